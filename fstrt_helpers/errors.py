@@ -1,0 +1,79 @@
+"""Typed errors: what is wrong, where it was looked for, and the command or change that fixes it.
+
+Every error a user can cause derives from :class:`FstrtError`, so ``except FstrtError`` catches exactly those.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AudioError",
+    "CheckpointError",
+    "DownloadError",
+    "EnvironmentMissing",
+    "FstrtError",
+    "NotebookOrderError",
+    "ParameterError",
+    "PromptTooLong",
+    "RuntimeInputError",
+    "TextError",
+]
+
+
+class FstrtError(Exception):
+    """Base of all errors this package raises on purpose.
+
+    Args:
+        what: One sentence that names what was wrong.
+        where: The file, folder, argument or text that was looked at.
+        fix: The command or the change that mends it.
+    """
+
+    def __init__(self, what: str, *, where: object = None, fix: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where is not None:
+            lines.append(f"  looked at: {self.where}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class CheckpointError(FstrtError):
+    """A checkpoint folder is incomplete, damaged, or of another model."""
+
+
+class DownloadError(FstrtError):
+    """A download did not finish or did not match its published checksum."""
+
+
+class TextError(FstrtError):
+    """The text holds nothing that can be spoken, or is not text."""
+
+
+class AudioError(FstrtError):
+    """Reference audio cannot be read, or is too short or too long."""
+
+
+class ParameterError(FstrtError):
+    """A setting lies outside its legal range."""
+
+
+class PromptTooLong(FstrtError):
+    """Prompt plus requested frames do not fit into the KV cache."""
+
+
+class EnvironmentMissing(FstrtError):
+    """The machine lacks a library, driver or device that was asked for by name."""
+
+
+class RuntimeInputError(FstrtError):
+    """A tensor given to a runtime has the wrong name, dtype or shape."""
+
+
+class NotebookOrderError(FstrtError):
+    """A notebook needs a file that an earlier notebook writes."""
