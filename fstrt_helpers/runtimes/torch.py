@@ -1,0 +1,104 @@
+"""The PyTorch back end: the exportable modules run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import RuntimeInputError
+from ..model.dual_ar import DualAR, StaticCache
+from ..model.firefly import Firefly
+from ..model.frame import Frame, SamplingInputs
+from .base import GraphSpec, check_inputs, graph_spec
+
+__all__ = ["TorchRuntime", "torch_runtimes"]
+
+
+class TorchRuntime:
+    """Runs one graph in PyTorch.
+
+    On a CPU, attention reads only the filled part of the cache; on a GPU the whole capacity under the mask,
+    because finding the filled part would make the host wait for the device.
+
+    Args:
+        spec: The graph.
+        module: ``DualAR`` for prefill, ``Frame`` for frame, ``Firefly`` for the codec's two graphs.
+    """
+
+    def __init__(self, spec: GraphSpec, module: nn.Module) -> None:
+        self.spec = spec
+        self.module = module
+        self._kv = [t.name for t in spec.inputs if t.name.startswith(("k_", "v_"))]
+        first = next(module.parameters())
+        self.device, self.dtype = first.device, first.dtype
+
+    def open(self) -> TorchRuntime:
+        """Nothing to acquire: the weights are where they are."""
+        return self
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def describe(self) -> dict[str, Any]:
+        """Back end, device and precision."""
+        return {"backend": "torch", "device": str(self.device), "precision": str(self.dtype).removeprefix("torch.")}
+
+    @torch.inference_mode()
+    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See :meth:`Runtime.run`."""
+        sizes = check_inputs(self.spec, tensors)
+        match self.spec.graph:
+            case "codec_decode":
+                return {"waveform": self.module.decode(tensors["codes"])}
+            case "codec_encode":
+                if sizes["M"] % 4:
+                    raise RuntimeInputError(
+                        f"{sizes['M']} mel columns are no whole number of frames", fix="pad the audio to 2048 samples"
+                    )
+                return {"codes": self.module.encode(tensors["log_mel"].to(self.dtype))}
+        start, mask = tensors["start"], tensors["mask"]
+        new = mask.shape[2]
+        filled = sizes["C"]
+        if self.device.type == "cpu":
+            filled = int(start.max()) + new
+            if filled > sizes["C"]:
+                raise RuntimeInputError(
+                    f"the KV cache is full: {filled} columns wanted, {sizes['C']} allocated",
+                    fix="allocate a larger capacity or stop earlier",
+                )
+            # One row that reads all filled slots needs no mask.
+            mask = None if new == 1 and sizes["B"] == 1 else mask[..., :filled]
+        caches = [
+            StaticCache(tensors[k][:, :, :filled], tensors[v][:, :, :filled], start)
+            for k, v in zip(self._kv[::2], self._kv[1::2], strict=True)
+        ]
+        out = {name: tensors[name] for name in self._kv}
+        if self.spec.graph == "prefill":
+            self.module.slow(tensors["columns"], start, mask, caches)
+        else:
+            sampling = SamplingInputs(
+                *(tensors[name] for name in ("noise", "window", "temperature", "top_p", "penalty"))
+            )
+            out["next"] = self.module(tensors["column"], start, mask, caches, sampling)
+        return out
+
+
+def torch_runtimes(dual_ar: DualAR, codec: Firefly, rows: Tensor) -> dict[str, TorchRuntime]:
+    """All four graphs over one copy of the weights.
+
+    Args:
+        dual_ar: The transformers, already on their device and in their precision.
+        codec: The codec, likewise.
+        rows: int64 [V], token ids the head may choose from.
+    """
+    device = next(dual_ar.parameters()).device
+    frame = Frame(dual_ar, rows.to(device)).eval()
+    modules = {"prefill": dual_ar, "frame": frame, "codec_decode": codec, "codec_encode": codec}
+    dtype = next(dual_ar.parameters()).dtype
+    return {
+        graph: TorchRuntime(graph_spec(graph, dual_ar.config, noise=frame.noise_size, dtype=dtype), module)
+        for graph, module in modules.items()
+    }

@@ -1,0 +1,83 @@
+"""Codes to samples in pieces, exactly as if they had been decoded at once.
+
+Every convolution of the codec's decoder looks to the left only, so decoding a piece together with enough
+frames before it gives the same samples (up to float rounding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ..checkpoint import FRAME_SAMPLES, CodecConfig
+from ..runtimes.base import Runtime
+
+__all__ = ["CodecStream", "left_context"]
+
+
+def left_context(config: CodecConfig) -> int:
+    """Frames to the left that a decoded sample depends on.
+
+    Walks the decoder from codes to samples and adds up how far each layer looks back, in units of one frame.
+    """
+    rate, frames = 1.0, 0.0
+    for factor in reversed(config.downsample):
+        rate *= factor
+        frames += 6 / rate  # depthwise convolution of 7
+    frames += (config.pre_kernel - 1) / rate
+    reach = (max(config.resblock_kernels) - 1) * 2 * sum(config.resblock_dilations)
+    for factor, kernel in zip(config.upsample_rates, config.upsample_kernels, strict=True):
+        frames += math.ceil(kernel / factor - 1) / rate
+        rate *= factor
+        frames += reach / rate
+    frames += (config.post_kernel - 1) / rate
+    return math.ceil(frames)
+
+
+class CodecStream:
+    """Collects columns and hands out samples, the first ones early, later ones in larger pieces.
+
+    Args:
+        runtime: ``codec_decode``, open.
+        context: Frames of left context, from :func:`left_context`.
+        sizes: Frames per piece; the last entry repeats.
+    """
+
+    def __init__(self, runtime: Runtime, context: int, sizes: Sequence[int]) -> None:
+        self._runtime, self._context, self._sizes = runtime, context, list(sizes)
+        seen = np.cumsum([0, *sizes])[:-1]
+        self._lengths = sorted({int(min(context, s)) + n for s, n in zip(seen, sizes, strict=True)} | {context + sizes[-1]})
+        self._codes: list[np.ndarray] = []  # context and frames not yet decoded, each [8]
+        self._pending = 0
+
+    def push(self, codes: np.ndarray) -> Iterator[np.ndarray]:
+        """Adds the codes [8] of one frame; yields float32 samples when a piece is complete."""
+        self._codes.append(codes)
+        self._pending += 1
+        if self._pending >= self._sizes[0]:
+            yield self._decode()
+
+    def flush(self) -> Iterator[np.ndarray]:
+        """Yields the samples of the frames that are left and forgets the context."""
+        if self._pending:
+            yield self._decode()
+        self._codes.clear()
+
+    def _decode(self) -> np.ndarray:
+        count = len(self._codes)
+        # Later frames change no earlier sample, so padding is free of error, and few lengths T occur: every
+        # new one costs the back end a plan.
+        length = next((n for n in self._lengths if n >= count), count)
+        codes = np.zeros((1, len(self._codes[0]), length), dtype=np.int64)  # [1, 8, T]
+        codes[0, :, :count] = np.stack(self._codes, axis=1)
+        wave = self._runtime.run({"codes": torch.from_numpy(codes).to(self._runtime.device)})["waveform"][0, 0]
+        begin, end = ((count - n) * FRAME_SAMPLES for n in (self._pending, 0))
+        fresh = wave[begin:end].float().cpu().numpy()
+        self._codes = self._codes[-self._context :]
+        self._pending = 0
+        if len(self._sizes) > 1:
+            self._sizes.pop(0)
+        return fresh

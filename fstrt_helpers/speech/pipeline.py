@@ -1,0 +1,294 @@
+"""``FishSpeech``: text in, audio out, whole or as a stream."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..checkpoint import SAMPLE_RATE, Checkpoint, find_checkpoint
+from ..errors import ParameterError
+from ..runtimes.base import Runtime
+from ..text.clean import clean_text
+from ..text.prompt import build_prompt
+from ..text.split import split_text
+from .backends import open_backend
+from .decoding import CodecStream, left_context
+from .generation import FRAMES_PER_SECOND, Generation, SamplingSettings, frame_budget
+from .result import Chunk, Speech, Timings
+from .voice import Voice, encode_voice, shipped_voices
+
+__all__ = ["FishSpeech", "SpeechStream"]
+
+# Frames per piece of audio: the first comes early, later ones repeat less of their left context.
+PIECES = (10, 32, 64)
+
+
+class FishSpeech:
+    """A loaded checkpoint on a back end. Made by :meth:`from_checkpoint`; safe to share between threads."""
+
+    def __init__(self, checkpoint: Checkpoint, runtimes: dict[str, Runtime], backend: str, why: str) -> None:
+        self.checkpoint = checkpoint
+        self.runtimes = runtimes
+        self.backend = backend
+        self.backend_reason = why
+        self.sample_rate = SAMPLE_RATE
+        self.tokenizer = checkpoint.tokenizer()
+        self._context = left_context(checkpoint.codec_config)
+        self._voices: dict[str, Voice] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_checkpoint(
+        cls, name_or_path: str | os.PathLike[str] = "tiny", *, backend: str = "auto", precision: str = "auto"
+    ) -> FishSpeech:
+        """Loads a checkpoint and opens its four graphs on a back end.
+
+        Args:
+            name_or_path: ``tiny``, ``fish-speech-1.5``, ``full-random``, or a folder in the official layout.
+            backend: ``auto`` or ``torch``.
+            precision: ``auto``, ``float32``, ``float16`` or ``bfloat16``. ``auto`` is float32 on a CPU and
+                float16 on a GPU.
+
+        Raises:
+            CheckpointError: The folder is incomplete, damaged, or of another model.
+            ParameterError: No such back end or precision.
+        """
+        checkpoint = find_checkpoint(name_or_path)
+        runtimes, name, why = open_backend(checkpoint, backend, precision)
+        return cls(checkpoint, runtimes, name, why)
+
+    def __repr__(self) -> str:
+        facts = self.runtimes["frame"].describe()
+        return f"FishSpeech({self.checkpoint.name!r}, " + ", ".join(f"{k}={v}" for k, v in facts.items()) + ")"
+
+    @property
+    def voices(self) -> list[str]:
+        """Names of the reference voices that come with the repository."""
+        return sorted(shipped_voices())
+
+    def encode_voice(
+        self,
+        source: str | os.PathLike[str] | bytes | np.ndarray,
+        text: str,
+        *,
+        sample_rate: int | None = None,
+        name: str = "voice",
+    ) -> Voice:
+        """Turns a recording and its words into a reference voice.
+
+        Args:
+            source: A WAV, FLAC, OGG or MP3 file, its bytes, or samples: float [N] or [N, channels].
+            text: The words spoken in it.
+            sample_rate: Rate of an array in Hz; not for files.
+            name: For messages and tables.
+
+        Raises:
+            AudioError: The sound cannot be read, or is silent, too short or too long.
+            ParameterError: An array without its rate.
+            TextError: The words clean to nothing.
+        """
+        longest = self.checkpoint.config.max_seq_len / 2 / FRAMES_PER_SECOND
+        runtime = self.runtimes["codec_encode"]
+        return encode_voice(runtime, source, text, sample_rate=sample_rate, longest=longest, name=name)
+
+    def synthesize(
+        self,
+        text: str,
+        *,
+        voice: str | Voice | None = None,
+        seed: int | None = None,
+        temperature: float = 0.7,
+        top_p: float = 0.7,
+        repetition_penalty: float = 1.2,
+        max_seconds: float | None = None,
+    ) -> Speech:
+        """Speaks a text. The audio is the concatenation of what :meth:`stream` yields.
+
+        Args:
+            text: Any length; it is split into chunks of at most 200 bytes.
+            voice: Name of a shipped voice, a :class:`Voice`, or None: the model chooses a voice by the seed
+                and keeps it for all chunks.
+            seed: The same seed gives the same samples on the same machine; None draws one (``Speech.seed``).
+            temperature: Above 0, at most 2.
+            top_p: Above 0, at most 1.
+            repetition_penalty: 1 to 2.
+            max_seconds: Most seconds of audio in all. Chunks that no longer fit are listed with stop reason
+                ``length`` and no codes.
+
+        Raises:
+            TextError: Nothing in the text can be spoken.
+            ParameterError: A setting is out of range.
+            PromptTooLong: Reference voice and text leave no room in the KV cache.
+        """
+        stream = self.stream(
+            text,
+            voice=voice,
+            seed=seed,
+            temperature=temperature,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            max_seconds=max_seconds,
+        )
+        for _ in stream:
+            pass
+        return stream.speech
+
+    def stream(
+        self,
+        text: str,
+        *,
+        voice: str | Voice | None = None,
+        seed: int | None = None,
+        temperature: float = 0.7,
+        top_p: float = 0.7,
+        repetition_penalty: float = 1.2,
+        max_seconds: float | None = None,
+    ) -> SpeechStream:
+        """Speaks a text piece by piece: iterate for float32 samples; ``.speech`` holds the whole at the end.
+
+        Arguments and errors are those of :meth:`synthesize`; errors are raised here, not at the first piece.
+        """
+        began = time.perf_counter()
+        settings = SamplingSettings(temperature, top_p, repetition_penalty)
+        if max_seconds is not None and not (isinstance(max_seconds, int | float) and 0 < max_seconds < float("inf")):
+            raise ParameterError(f"max_seconds is {max_seconds!r}", fix="give a number of seconds above 0, or None")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+            raise ParameterError(f"seed is {seed!r}", fix="give a whole number from 0 to 2**63 - 1, or None")
+        pieces = split_text(clean_text(text))
+        spoken_by = self._resolve_voice(voice)
+        limit = None if max_seconds is None else max(1, int(max_seconds * FRAMES_PER_SECOND))
+        seed = secrets.randbits(32) if seed is None else seed
+        stream = SpeechStream(self, pieces, spoken_by, settings, seed, limit, began)
+        stream.check_room()
+        return stream
+
+    def _resolve_voice(self, voice: str | Voice | None) -> Voice | None:
+        if voice is None or isinstance(voice, Voice):
+            return voice
+        shipped = shipped_voices()
+        if voice not in shipped:
+            names = ", ".join(sorted(shipped)) or "none"
+            raise ParameterError(f"there is no voice named {voice!r}", fix=f"use one of: {names}; or encode_voice(...)")
+        with self._lock:
+            if voice not in self._voices:
+                path, words = shipped[voice]
+                self._voices[voice] = self.encode_voice(Path(path), words, name=voice)
+            return self._voices[voice]
+
+
+class SpeechStream:
+    """Pieces of audio as they are made.
+
+    Attributes:
+        speech: The whole result, once the last piece was taken; None before.
+    """
+
+    def __init__(
+        self,
+        engine: FishSpeech,
+        pieces: list[str],
+        voice: Voice | None,
+        settings: SamplingSettings,
+        seed: int,
+        limit: int | None,
+        began: float,
+    ) -> None:
+        self._engine, self._pieces, self._voice, self._settings = engine, pieces, voice, settings
+        self._seed, self._limit, self._began = seed, limit, began
+        self._text_seconds = 0.0
+        self._pieces_iterator = self._run()
+        self.speech: Speech | None = None
+
+    def __iter__(self) -> SpeechStream:
+        return self
+
+    def __next__(self) -> np.ndarray:
+        return next(self._pieces_iterator)
+
+    def check_room(self) -> None:
+        """Builds every prompt that is known before speaking, so that one that is too long fails early."""
+        for piece in self._pieces:
+            self._prompt(piece, [])
+
+    def _prompt(self, piece: str, spoken: list[Chunk]) -> tuple[np.ndarray, int]:
+        """Prompt int64 [9, S] and frame budget of a piece; `spoken` are the chunks before it."""
+        config = self._engine.checkpoint.config
+        references = []
+        if self._voice is not None:
+            references = [(self._voice.text, self._voice.codes)]
+        elif spoken and 0 < spoken[0].codes.shape[1] <= config.max_seq_len // 2:
+            references = [(spoken[0].text.strip(), spoken[0].codes)]  # keeps the voice of the first chunk
+        prompt = build_prompt(self._engine.tokenizer, piece.strip(), references, config.num_codebooks)
+        left = None if self._limit is None else self._limit - sum(c.codes.shape[1] for c in spoken)
+        room = frame_budget(prompt.shape[1], config.max_seq_len, None)
+        return prompt, room if left is None else min(room, left)
+
+    def _run(self) -> Iterator[np.ndarray]:
+        engine = self._engine
+        chunks: list[Chunk] = []
+        audio: list[np.ndarray] = []
+        seconds = {"text": time.perf_counter() - self._began, "prefill": 0.0, "frames": 0.0, "codec": 0.0}
+        first_audio = 0.0
+        for index, piece in enumerate(self._pieces):
+            began = time.perf_counter()
+            prompt, budget = self._prompt(piece, chunks)
+            seconds["text"] += time.perf_counter() - began
+            if budget <= 0:
+                chunks.append(Chunk(piece, np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64), "length"))
+                continue
+            seed = (self._seed * 1_000_003 + index) % 2**63  # every chunk can be spoken again by itself
+            generation = Generation(
+                engine.runtimes,
+                engine.checkpoint.config,
+                prompt,
+                self._settings,
+                budget,
+                seed,
+                engine.tokenizer.im_end_id,
+            )
+            codec = CodecStream(engine.runtimes["codec_decode"], engine._context, PIECES)
+            columns: list[np.ndarray] = []
+            for samples in self._audio(generation, codec, columns, seconds):
+                first_audio = first_audio or time.perf_counter() - self._began
+                audio.append(samples)
+                yield samples
+            seconds["prefill"] += generation.prefill_seconds
+            seconds["frames"] += generation.frame_seconds
+            codes = np.stack(columns, axis=1) if columns else np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64)
+            chunks.append(Chunk(piece, codes, generation.stop_reason))
+        wave = np.concatenate(audio) if audio else np.zeros(0, dtype=np.float32)
+        total = time.perf_counter() - self._began
+        self.speech = Speech(
+            audio=wave,
+            sample_rate=engine.sample_rate,
+            text="".join(self._pieces),
+            chunks=tuple(chunks),
+            timings=Timings(**seconds, total=total, first_audio=first_audio, audio=len(wave) / engine.sample_rate),
+            settings=self._settings,
+            seed=self._seed,
+            voice=None if self._voice is None else self._voice.name,
+            backend=engine.backend,
+        )
+
+    @staticmethod
+    def _audio(
+        generation: Generation, codec: CodecStream, columns: list[np.ndarray], seconds: dict[str, float]
+    ) -> Iterator[np.ndarray]:
+        """Drives the frame loop and the codec; the time a consumer takes between pieces is not counted."""
+
+        def timed(pieces: Iterator[np.ndarray]) -> list[np.ndarray]:
+            began = time.perf_counter()
+            made = list(pieces)
+            seconds["codec"] += time.perf_counter() - began
+            return made
+
+        for column in generation:
+            columns.append(column[1:])
+            yield from timed(codec.push(column[1:]))
+        yield from timed(codec.flush())

@@ -1,0 +1,36 @@
+"""Budget and loop detector of the frame loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fstrt_helpers.errors import PromptTooLong
+from fstrt_helpers.speech.generation import find_loop, frame_budget
+
+
+def columns(codes: list[int]) -> list[np.ndarray]:
+    return [np.full(9, code) for code in codes]
+
+
+@pytest.mark.parametrize("period", [1, 3, 16])
+def test_a_repeating_tail_is_a_loop(period):
+    unit = list(range(period))
+    assert find_loop(columns([90, 91] + unit * 80)) == period
+
+
+def test_varied_or_short_speech_is_no_loop():
+    rng = np.random.default_rng(0)
+    assert find_loop(columns(rng.integers(0, 1000, 300).tolist())) is None
+    assert find_loop(columns([5] * 40)) is None  # a pause of 1.9 s
+    assert find_loop(columns([5] * 200 + [6])) is None  # it moved on
+
+
+def test_budget_counts_prompt_and_frames():
+    assert frame_budget(100, 2048, None) == 1024
+    assert frame_budget(1900, 2048, None) == 148
+    assert frame_budget(100, 2048, 7) == 7
+    with pytest.raises(PromptTooLong, match="2040 of 2048 columns; 0.4 s"):
+        frame_budget(2040, 2048, None)
+    with pytest.raises(PromptTooLong):
+        frame_budget(1900, 2048, 149)
