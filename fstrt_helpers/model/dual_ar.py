@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checkpoint import DualARConfig
+from .ops import attend, rms_norm, rotate, write_cache
 
 __all__ = ["DualAR", "GrowingCache", "KVCache", "StaticCache", "causal_mask", "rope_table"]
 
@@ -33,12 +34,6 @@ def rope_table(positions: int, head_dim: int, base: float) -> tuple[Tensor, Tens
     inverse = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     angles = torch.outer(torch.arange(positions).float(), inverse)
     return tuple(part(angles).bfloat16().float() for part in (torch.cos, torch.sin))
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates neighbouring pairs (2i, 2i + 1) of [B, H, S, D] in float32; cos, sin broadcast to [B, 1, S, D/2]."""
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2).type_as(x)
 
 
 def causal_mask(start: Tensor, length: int, capacity: int) -> Tensor:
@@ -77,10 +72,7 @@ class StaticCache:
         self.k, self.v, self.start = k, v, start
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        slots = self.start[:, None] + torch.arange(k.shape[2], device=k.device)  # [B, S]
-        index = slots[:, None, :, None].expand_as(k)
-        self.k.scatter_(2, index, k)
-        self.v.scatter_(2, index, v)
+        self.k, self.v = write_cache(self.k, k, self.start), write_cache(self.v, v, self.start)
         return self.k, self.v
 
 
@@ -107,9 +99,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:  # [..., dim]
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        return (wide * scale).type_as(x) * self.weight
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -128,7 +118,7 @@ class Attention(nn.Module):
 
         Args:
             x: Normed input.
-            cos: Rotary cosines, broadcastable to [B, 1, S, head_dim / 2].
+            cos: Rotary cosines, [B, S, head_dim / 2] or [S, head_dim / 2].
             sin: Rotary sines, same shape.
             mask: bool, broadcastable to [B, 1, S, C], true where allowed. None means causal over S columns.
             cache: Earlier keys and values; None attends within x alone.
@@ -138,8 +128,7 @@ class Attention(nn.Module):
         q, k = rotate(qk, cos, sin).split([self.heads, self.kv_heads], dim=1)
         if cache is not None:
             k, v = cache.update(k, v)
-        causal = mask is None and x.shape[1] > 1
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+        y = attend(q, k, v, mask)
         return self.wo(y.transpose(1, 2).flatten(2))
 
 
@@ -256,7 +245,7 @@ class DualAR(nn.Module):
             Hidden state before the final norm, [B, S, dim]: what the fast transformer reads.
         """
         positions = start[:, None] + torch.arange(columns.shape[2], device=columns.device)  # [B, S]
-        cos, sin = (table[positions][:, None] for table in self.rope)  # [B, 1, S, head_dim / 2]
+        cos, sin = (table[positions] for table in self.rope)  # [B, S, head_dim / 2]
         x = self.embed(columns)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cos, sin, mask, cache)
@@ -275,7 +264,7 @@ class DualAR(nn.Module):
             Logits of the last position, [B, codebook_size]: the distribution of codebook first + S - 1.
         """
         stop = first + x.shape[1]
-        cos, sin = (table[first:stop] for table in self.fast_rope)
+        cos, sin = (table[first:stop].expand(x.shape[0], -1, -1) for table in self.fast_rope)
         for layer, cache in zip(self.fast_layers, caches, strict=True):
             x = layer(x, cos, sin, None, cache)
         return self.fast_output(self.fast_norm(x[:, -1]))

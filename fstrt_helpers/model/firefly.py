@@ -275,7 +275,10 @@ def fold_weight_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     A ``generator.`` prefix and buffers that are recomputed are dropped. Source: arXiv:1602.07868, eq. (2).
     """
     state = {name.removeprefix("generator."): tensor for name, tensor in state.items()}
-    spellings = ((".weight_g", ".weight_v"), (".parametrizations.weight.original0", ".parametrizations.weight.original1"))
+    spellings = (
+        (".weight_g", ".weight_v"),
+        (".parametrizations.weight.original0", ".parametrizations.weight.original1"),
+    )
     folded: dict[str, Tensor] = {}
     for name, tensor in state.items():
         for g_name, v_name in spellings:

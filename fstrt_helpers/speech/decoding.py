@@ -49,7 +49,8 @@ class CodecStream:
     def __init__(self, runtime: Runtime, context: int, sizes: Sequence[int]) -> None:
         self._runtime, self._context, self._sizes = runtime, context, list(sizes)
         seen = np.cumsum([0, *sizes])[:-1]
-        self._lengths = sorted({int(min(context, s)) + n for s, n in zip(seen, sizes, strict=True)} | {context + sizes[-1]})
+        lengths = {int(min(context, s)) + n for s, n in zip(seen, sizes, strict=True)}
+        self._lengths = sorted(lengths | {context + sizes[-1]})
         self._codes: list[np.ndarray] = []  # context and frames not yet decoded, each [8]
         self._pending = 0
 

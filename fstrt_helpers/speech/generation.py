@@ -177,9 +177,7 @@ class Generation:
         c = self._config
         dtype = self._runtimes["frame"].spec.inputs[-1].dtype
         shape = (1, c.n_local_heads, capacity, c.head_dim)
-        return {
-            name: torch.zeros(shape, dtype=dtype, device=device) for pair in kv_names(c) for name in pair
-        }
+        return {name: torch.zeros(shape, dtype=dtype, device=device) for pair in kv_names(c) for name in pair}
 
     def _prefill(self, columns: Tensor, kv: dict[str, Tensor], capacity: int) -> None:
         if not columns.shape[2]:  # a prompt of one column has nothing to prefill

@@ -107,12 +107,11 @@ def encode_voice(
 def _from_array(samples: np.ndarray, sample_rate: int | None) -> np.ndarray:
     if sample_rate is None:
         raise ParameterError("an array does not know its sample rate", fix="pass sample_rate=, in Hz")
-    if isinstance(sample_rate, bool) or not isinstance(sample_rate, int | np.integer) or not 4000 <= sample_rate <= 384_000:
+    whole = isinstance(sample_rate, int | np.integer) and not isinstance(sample_rate, bool)
+    if not whole or not 4000 <= sample_rate <= 384_000:
         raise ParameterError(f"sample_rate is {sample_rate!r}", fix="give a whole number of Hz from 4000 to 384000")
     if samples.dtype.kind not in "fiu" or samples.ndim not in (1, 2) or not samples.size:
-        raise AudioError(
-            f"the array is {samples.dtype}{list(samples.shape)}", fix="give samples [N] or [N, channels]"
-        )
+        raise AudioError(f"the array is {samples.dtype}{list(samples.shape)}", fix="give samples [N] or [N, channels]")
     if samples.dtype.kind in "iu":
         span = np.iinfo(samples.dtype)
         samples = (samples.astype(np.float64) - (span.max + 1 + span.min) / 2) / ((span.max - span.min) / 2)

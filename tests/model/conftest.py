@@ -59,8 +59,10 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
 def pair(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Upstream's DualARTransformer and ours, float32, same weights."""
     lib = import_upstream_lib()
-    shape = SHAPE if request.param == "same width" else SHAPE | dict(
-        fast_dim=32, fast_n_head=4, fast_n_local_heads=2, fast_intermediate_size=48
+    shape = (
+        SHAPE
+        if request.param == "same width"
+        else SHAPE | dict(fast_dim=32, fast_n_head=4, fast_n_local_heads=2, fast_intermediate_size=48)
     )
     extra = {} if request.param == "same width" else dict(fast_head_dim=8)
     theirs = lib.llama.DualARTransformer(lib.llama.DualARModelArgs(**shape, **extra), UpstreamTokenizer()).eval()
