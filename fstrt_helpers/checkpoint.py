@@ -7,6 +7,7 @@ A folder holds ``config.json``, ``model.pth`` (the two transformers), ``tokenize
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,18 @@ class Checkpoint:
             return CodecConfig()
         path = self.folder / CODEC_FILE
         return CodecConfig.from_state_dict(fold_weight_norm(read_weights(path)), path)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over configuration and weights: equal for equal models, whatever the folder is called."""
+        digest = hashlib.sha256((self.folder / CONFIG_FILE).read_bytes())
+        if self.random_seed is not None:
+            digest.update(f"seed {self.random_seed}".encode())
+            return digest.hexdigest()
+        for name in (MODEL_FILE, CODEC_FILE):
+            with (self.folder / name).open("rb") as handle:
+                digest.update(hashlib.file_digest(handle, "sha256").digest())
+        return digest.hexdigest()
 
     def tokenizer(self) -> Tokenizer:
         """Loads the tokenizer.

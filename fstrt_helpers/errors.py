@@ -11,6 +11,7 @@ __all__ = [
     "DownloadError",
     "EnvironmentMissing",
     "FstrtError",
+    "GraphError",
     "NotebookOrderError",
     "ParameterError",
     "PromptTooLong",
@@ -69,6 +70,10 @@ class PromptTooLong(FstrtError):
 
 class EnvironmentMissing(FstrtError):
     """The machine lacks a library, driver or device that was asked for by name."""
+
+
+class GraphError(FstrtError):
+    """An exported graph is missing, damaged, or belongs to another checkpoint."""
 
 
 class RuntimeInputError(FstrtError):

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeInputError
+from ..graphs.spec import GraphSpec, graph_spec
 from ..model.dual_ar import DualAR, StaticCache
 from ..model.firefly import Firefly
 from ..model.frame import Frame, SamplingInputs
-from .base import GraphSpec, check_inputs, graph_spec
+from .base import check_inputs
 
 __all__ = ["TorchRuntime", "torch_runtimes"]
 

@@ -14,7 +14,8 @@ from ..checkpoint import DualARConfig
 from ..errors import ParameterError, PromptTooLong
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
-from ..runtimes.base import Runtime, kv_names
+from ..graphs.spec import kv_names
+from ..runtimes.base import Runtime
 
 __all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget"]
 

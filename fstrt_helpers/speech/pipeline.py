@@ -13,11 +13,10 @@ import numpy as np
 
 from ..checkpoint import SAMPLE_RATE, Checkpoint, find_checkpoint
 from ..errors import ParameterError
-from ..runtimes.base import Runtime
 from ..text.clean import clean_text
 from ..text.prompt import build_prompt
 from ..text.split import split_text
-from .backends import open_backend
+from .backends import Backend, open_backend
 from .decoding import CodecStream, left_context
 from .generation import FRAMES_PER_SECOND, Generation, SamplingSettings, frame_budget
 from .result import Chunk, Speech, Timings
@@ -32,11 +31,11 @@ PIECES = (10, 32, 64)
 class FishSpeech:
     """A loaded checkpoint on a back end. Made by :meth:`from_checkpoint`; safe to share between threads."""
 
-    def __init__(self, checkpoint: Checkpoint, runtimes: dict[str, Runtime], backend: str, why: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self.checkpoint = checkpoint
-        self.runtimes = runtimes
-        self.backend = backend
-        self.backend_reason = why
+        self.runtimes = backend.runtimes
+        self.backend = backend.name
+        self.backend_reason = backend.reason
         self.sample_rate = SAMPLE_RATE
         self.tokenizer = checkpoint.tokenizer()
         self._context = left_context(checkpoint.codec_config)
@@ -51,17 +50,19 @@ class FishSpeech:
 
         Args:
             name_or_path: ``tiny``, ``fish-speech-1.5``, ``full-random``, or a folder in the official layout.
-            backend: ``auto`` or ``torch``.
+            backend: ``torch``, ``onnxruntime`` (its graphs must have been exported), or ``auto``: ONNX Runtime if
+                it can, else PyTorch; ``backend_reason`` says why.
             precision: ``auto``, ``float32``, ``float16`` or ``bfloat16``. ``auto`` is float32 on a CPU and
                 float16 on a GPU.
 
         Raises:
             CheckpointError: The folder is incomplete, damaged, or of another model.
             ParameterError: No such back end or precision.
+            GraphError: ONNX Runtime was asked for and a graph is missing, damaged, or from another checkpoint.
+            EnvironmentMissing: ONNX Runtime was asked for and cannot run here.
         """
         checkpoint = find_checkpoint(name_or_path)
-        runtimes, name, why = open_backend(checkpoint, backend, precision)
-        return cls(checkpoint, runtimes, name, why)
+        return cls(checkpoint, open_backend(checkpoint, backend, precision))
 
     def __repr__(self) -> str:
         facts = self.runtimes["frame"].describe()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fstrt_helpers.errors import RuntimeInputError
-from fstrt_helpers.runtimes.base import graph_spec
+from fstrt_helpers.graphs.spec import graph_spec
 from fstrt_helpers.speech import FishSpeech
 
 from ..checkpoints import write_random_checkpoint

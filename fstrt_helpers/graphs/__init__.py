@@ -1,0 +1,1 @@
+"""PyTorch to ONNX: export, inspection, precision."""
