@@ -39,14 +39,14 @@ class OrtRuntime:
         threads: Threads of one operator on a CPU; 0 means one per core.
     """
 
-    def __init__(
-        self, path: Path, *, device: str = "cpu", fingerprint: str | None = None, threads: int = 0
-    ) -> None:
+    def __init__(self, path: Path, *, device: str = "cpu", fingerprint: str | None = None, threads: int = 0) -> None:
         self.path, self.device = path, torch.device(device)
         self.manifest: GraphManifest = read_manifest(path, fingerprint=fingerprint)
         if device == "cpu" and self.manifest.precision == "bfloat16":
             raise EnvironmentMissing(
-                "ONNX Runtime has no bfloat16 MatMul on a CPU", where=path, fix="export float32 or float16, or use a GPU"
+                "ONNX Runtime has no bfloat16 MatMul on a CPU",
+                where=path,
+                fix="export float32 or float16, or use a GPU",
             )
         self.dtype = getattr(torch, self.manifest.precision)
         config = DualARConfig.from_dict(self.manifest.config)
@@ -160,6 +160,4 @@ def onnxruntime_runtimes(folder: Path, *, device: str, fingerprint: str) -> dict
     Raises:
         GraphError: A graph is missing, damaged, or from another checkpoint.
     """
-    return {
-        graph: OrtRuntime(folder / f"{graph}.onnx", device=device, fingerprint=fingerprint) for graph in GRAPHS
-    }
+    return {graph: OrtRuntime(folder / f"{graph}.onnx", device=device, fingerprint=fingerprint) for graph in GRAPHS}

@@ -87,9 +87,11 @@ def clean_text(text: str) -> str:
     english = is_english(cleaned)
     if english:
         cleaned = _GROUPED.sub(lambda match: re.sub(r"\s", "", match[0]), cleaned)
-    cleaned = re.sub(r"(?<=\w)[^\S\n]*\n\s*\n\s*", ". ", cleaned)  # a heading or paragraph without its full stop
-    cleaned = re.sub(r"\s*\n\s*[-*•]\s+", ", ", cleaned)  # a list
-    cleaned = _drop_invisible(cleaned)
+    lines = [line.strip() for line in re.split(r"\r\n|\r|\n", cleaned)]
+    cleaned = re.sub(r"\n{2,}", "\n\n", "\n".join(lines))
+    cleaned = re.sub(r"(?<=\w)\n\n", ". ", cleaned)  # a heading or paragraph without its full stop
+    cleaned = re.sub(r"\n+[-*•]\s", ", ", cleaned)  # a list
+    cleaned = re.sub(r"\s+", " ", _drop_invisible(cleaned))
     if english:
         cleaned = _ellipsis(cleaned)
         cleaned = spell_numbers(cleaned)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from itertools import accumulate, pairwise
 from math import ceil
 
@@ -88,14 +89,14 @@ def _cheapest_cuts(costs: dict[int, float], size: list[int], speech: list[int], 
     target = size[-1] / ceil(size[-1] / max_bytes)
     best = [0.0] + [float("inf")] * (len(positions) - 1)
     previous = [0] * len(positions)
+    spoken = [speech[position] for position in positions]
     for i, end in enumerate(positions[1:], start=1):
-        for j in range(i - 1, -1, -1):
+        nearest = bisect_left(spoken, spoken[i]) - 1  # the shortest piece that ends here and holds a letter
+        for j in range(nearest, -1, -1):
             start = positions[j]
-            length, letters = size[end] - size[start], speech[end] - speech[start]
-            if length > max_bytes and letters > 1 and j < i - 1:
+            length = size[end] - size[start]
+            if length > max_bytes and spoken[i] - spoken[j] > 1 and best[i] < float("inf"):
                 break  # longer pieces only get worse
-            if not letters:
-                continue
             cost = best[j] + 1.0 + costs[end] + ((length - target) / max_bytes) ** 2
             if length > max_bytes:
                 cost += _COST_TOO_LONG
