@@ -14,8 +14,8 @@ from ..checkpoint import DualARConfig
 from ..errors import ParameterError, PromptTooLong
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
-from ..graphs.spec import kv_names
 from ..runtimes.base import Runtime
+from .cache import KVBuffers
 
 __all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget"]
 
@@ -130,10 +130,9 @@ class Generation:
         frame = self._runtimes["frame"]
         device = frame.device
         began = time.perf_counter()
-        capacity = self._prompt.shape[1] + self._budget
-        kv = self._empty_cache(capacity, device)
+        kv = KVBuffers(self._config, frame.spec.inputs[-1].dtype, device, self._prompt.shape[1])
         prompt = torch.from_numpy(self._prompt)[None].to(device)  # [1, 9, S]
-        self._prefill(prompt[:, :, :-1], kv, capacity)
+        self._prefill(prompt[:, :, :-1], kv)
         self.prefill_seconds = time.perf_counter() - began
 
         column = prompt[:, :, -1:]
@@ -146,18 +145,20 @@ class Generation:
         columns: list[np.ndarray] = []
         for step in range(self._budget):
             began = time.perf_counter()
-            start = torch.tensor([prompt.shape[2] - 1 + step], device=device)
+            position = prompt.shape[2] - 1 + step
+            kv.reserve(position + 1)
+            start = torch.tensor([position], device=device)
             noise = torch.empty(1, noise_size).exponential_(1, generator=self._noise).to(device)
             tensors = {
                 "column": column,
                 "start": start,
-                "mask": causal_mask(start, 1, capacity),
+                "mask": causal_mask(start, 1, kv.capacity),
                 "noise": noise,
                 "window": window,
                 "temperature": temperature,
                 "top_p": top_p,
                 "penalty": penalty if step else off,  # the first frame after the prompt has no penalty
-                **kv,
+                **kv.tensors,
             }
             column = frame.run(tensors)["next"][:, :, None]
             spoken = column[0, :, 0].cpu().numpy()
@@ -174,15 +175,9 @@ class Generation:
                 return
         self.stop_reason = "length"
 
-    def _empty_cache(self, capacity: int, device: torch.device) -> dict[str, Tensor]:
-        c = self._config
-        dtype = self._runtimes["frame"].spec.inputs[-1].dtype
-        shape = (1, c.n_local_heads, capacity, c.head_dim)
-        return {name: torch.zeros(shape, dtype=dtype, device=device) for pair in kv_names(c) for name in pair}
-
-    def _prefill(self, columns: Tensor, kv: dict[str, Tensor], capacity: int) -> None:
+    def _prefill(self, columns: Tensor, kv: KVBuffers) -> None:
         if not columns.shape[2]:  # a prompt of one column has nothing to prefill
             return
         start = torch.zeros(1, dtype=torch.int64, device=columns.device)
-        mask = causal_mask(start, columns.shape[2], capacity)
-        self._runtimes["prefill"].run({"columns": columns, "start": start, "mask": mask, **kv})
+        mask = causal_mask(start, columns.shape[2], kv.capacity)
+        self._runtimes["prefill"].run({"columns": columns, "start": start, "mask": mask, **kv.tensors})
