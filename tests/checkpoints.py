@@ -32,13 +32,14 @@ RANDOM_CONFIG = {
 }
 
 
-def write_random_checkpoint(folder: Path, *, seed: int = 0) -> Path:
+def write_random_checkpoint(folder: Path, *, seed: int = 0, **changes: object) -> Path:
     """Writes the five files; weights are seeded noise, so every generation babbles until its budget ends."""
+    config = RANDOM_CONFIG | changes
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(RANDOM_CONFIG))
+    (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer_files(folder, [bytes([i]) for i in range(256)])
     torch.manual_seed(seed)
-    dual_ar = DualAR(DualARConfig.from_dict(RANDOM_CONFIG), 268, 1291)
+    dual_ar = DualAR(DualARConfig.from_dict(config), 268, 1291)
     torch.save(dual_ar.state_dict(), folder / "model.pth")
     codec = Firefly(CodecConfig(encoder_dims=(8, 8, 16, 32), encoder_depths=(1, 1, 1, 1), head_channels=32))
     for parameter in codec.parameters():

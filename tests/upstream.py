@@ -1,7 +1,8 @@
 """Import upstream's `fish-speech-lib` (Fish Speech v1.5.1, repackaged) to compare our results with its own.
 
-The package's `__init__` pulls in torchaudio and PyAudio, which the parts compared here never use. So an empty module of
-the same name, whose `__path__` points at the installed folder, is registered first; its submodules then import normally.
+The package's `__init__` pulls in torchaudio and PyAudio, which the parts compared here never use. So an empty module
+of the same name, whose `__path__` points at the installed folder, is registered first; its submodules then import
+normally.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -46,4 +48,7 @@ def import_upstream_lib() -> SimpleNamespace:
         shell = ModuleType(_PACKAGE)
         shell.__path__ = list(spec.submodule_search_locations)
         sys.modules[_PACKAGE] = shell
-    return SimpleNamespace(**{name: importlib.import_module(f"{_PACKAGE}.{path}") for name, path in _MODULES.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp in vector-quantize-pytorch
+        modules = {name: importlib.import_module(f"{_PACKAGE}.{path}") for name, path in _MODULES.items()}
+    return SimpleNamespace(**modules)

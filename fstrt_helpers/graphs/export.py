@@ -56,6 +56,7 @@ def export_graphs(
     precision: str = "float32",
     graphs: Sequence[str] = GRAPHS,
     attention: str = "fused",
+    logits: bool = False,
     folder: Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
@@ -67,6 +68,8 @@ def export_graphs(
         graphs: Which of the four.
         attention: ``fused`` writes one Attention operator per layer; ``decomposed`` writes MatMul, Softmax, MatMul,
             which is what TensorRT needs for a float32 ``prefill``.
+        logits: Whether ``frame`` returns its logits besides the tokens, to compare two runtimes by more than what
+            they draw.
         folder: Root of the exported graphs; ``outputs/graphs`` by default.
         progress: Called with graph name, number done, and number in all.
 
@@ -87,9 +90,9 @@ def export_graphs(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = find_checkpoint(checkpoint)
     dtype = getattr(torch, precision)
-    label = precision if attention == "fused" else f"{precision}-{attention}"
+    label = "-".join([precision] + [attention] * (attention != "fused") + ["logits"] * logits)
     root = GRAPH_FOLDER if folder is None else folder
-    modules = _modules(checkpoint, graphs, dtype)
+    modules = _modules(checkpoint, graphs, dtype, logits)
     paths: dict[str, Path] = {}
     for done, (graph, (module, spec)) in enumerate(modules.items()):
         if progress:
@@ -122,7 +125,7 @@ def export_graphs(
 
 
 def _modules(
-    checkpoint: Checkpoint, graphs: Sequence[str], dtype: torch.dtype
+    checkpoint: Checkpoint, graphs: Sequence[str], dtype: torch.dtype, logits: bool
 ) -> dict[str, tuple[nn.Module, GraphSpec]]:
     """Module and specification of every graph asked for; prefill comes before frame."""
     found: dict[str, nn.Module] = {}
@@ -135,12 +138,12 @@ def _modules(
             del dual_ar.output  # the frame keeps its own rows of it
         transpose_linears(dual_ar.to(dtype))
         frame.head = frame.head.to(dtype)
-        found |= {"prefill": PrefillGraph(frame), "frame": FrameGraph(frame)}
+        found |= {"prefill": PrefillGraph(frame), "frame": FrameGraph(frame, logits=logits)}
     if {"codec_decode", "codec_encode"} & set(graphs):
         codec = transpose_linears(checkpoint.load_codec().to(dtype))
         found |= {"codec_decode": CodecDecodeGraph(codec), "codec_encode": CodecEncodeGraph(codec)}
     return {
-        graph: (found[graph].eval(), graph_spec(graph, checkpoint.config, noise=noise, dtype=dtype))
+        graph: (found[graph].eval(), graph_spec(graph, checkpoint.config, noise=noise, dtype=dtype, logits=logits))
         for graph in GRAPHS
         if graph in graphs
     }

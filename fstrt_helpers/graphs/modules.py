@@ -66,11 +66,16 @@ class PrefillGraph(nn.Module):
 
 
 class FrameGraph(nn.Module):
-    """The last column to the next one: slow step, sampling, and the fast steps."""
+    """The last column to the next one: slow step, sampling, and the fast steps.
 
-    def __init__(self, frame: Frame) -> None:
+    Args:
+        frame: The module.
+        logits: Whether to return the logits as well, in float32: the token's [B, V] and the codes' [B, 7, 1024].
+    """
+
+    def __init__(self, frame: Frame, *, logits: bool = False) -> None:
         super().__init__()
-        self.frame = frame
+        self.frame, self.logits = frame, logits
 
     def forward(
         self,
@@ -86,7 +91,9 @@ class FrameGraph(nn.Module):
     ) -> tuple[Tensor, ...]:
         caches = _caches(kv, start)
         sampling = SamplingInputs(noise, window, temperature, top_p, penalty)
-        return (self.frame(column, start, mask, caches, sampling), *_flat(caches))
+        column, logits = self.frame.step(column, start, mask, caches, sampling)
+        extra = (logits[0].float(), torch.stack(logits[1:], dim=1).float()) if self.logits else ()
+        return (column, *extra, *_flat(caches))
 
 
 class CodecDecodeGraph(nn.Module):

@@ -9,9 +9,11 @@ import torch
 from ..checkpoint import DualARConfig
 from ..errors import RuntimeInputError
 
-__all__ = ["GRAPHS", "GraphSpec", "TensorSpec", "graph_spec", "kv_names"]
+__all__ = ["GRAPHS", "LOGITS", "GraphSpec", "TensorSpec", "graph_spec", "kv_names"]
 
 GRAPHS = ("prefill", "frame", "codec_decode", "codec_encode")
+LOGITS = ("token_logits", "code_logits")
+"""What ``frame`` returns besides the next column if asked to: float32 [B, V] and [B, 7, 1024]."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ def kv_names(config: DualARConfig) -> list[tuple[str, str]]:
     return [(f"k_{i}", f"v_{i}") for i in range(config.n_layer)]
 
 
-def graph_spec(graph: str, config: DualARConfig, *, noise: int, dtype: torch.dtype = torch.float32) -> GraphSpec:
+def graph_spec(
+    graph: str, config: DualARConfig, *, noise: int, dtype: torch.dtype = torch.float32, logits: bool = False
+) -> GraphSpec:
     """Inputs and outputs of a graph.
 
     Free dimensions: ``B`` rows, ``S`` prompt columns, ``C`` cache capacity, ``T`` frames, ``M`` = 4 T mel columns.
@@ -51,6 +55,7 @@ def graph_spec(graph: str, config: DualARConfig, *, noise: int, dtype: torch.dty
         config: Shape of the transformers.
         noise: Values one frame draws per row: head rows plus 7 · 1024.
         dtype: Type of the KV tensors.
+        logits: Whether ``frame`` returns :data:`LOGITS` too.
     """
     rows = 1 + config.num_codebooks
     cache = tuple(
@@ -78,7 +83,7 @@ def graph_spec(graph: str, config: DualARConfig, *, noise: int, dtype: torch.dty
             TensorSpec("penalty", torch.float32, ("B", 1)),
             *cache,
         )
-        return GraphSpec(graph, inputs, ("next", *(t.name for t in cache)))
+        return GraphSpec(graph, inputs, ("next", *(LOGITS if logits else ()), *(t.name for t in cache)))
     if graph == "codec_decode":
         codes = TensorSpec("codes", torch.int64, ("B", config.num_codebooks, "T"))
         return GraphSpec(graph, (codes,), ("waveform",))

@@ -11,6 +11,7 @@ Sources: HiFi-GAN (arXiv:2010.05646), ConvNeXt (arXiv:2201.03545), finite scalar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -82,7 +83,7 @@ class Encoder(nn.Module):
         super().__init__()
         dims = config.encoder_dims
         stem = nn.Sequential(CausalConv1d(config.mel_bins, dims[0], 7), ChannelNorm(dims[0]))
-        widen = [nn.Sequential(ChannelNorm(a), nn.Conv1d(a, b, 1)) for a, b in zip(dims, dims[1:], strict=False)]
+        widen = [nn.Sequential(ChannelNorm(a), nn.Conv1d(a, b, 1)) for a, b in pairwise(dims)]
         self.downsample_layers = nn.ModuleList([stem, *widen])
         self.stages = nn.ModuleList(
             nn.Sequential(*[ConvNeXtBlock(dim) for _ in range(depth)])

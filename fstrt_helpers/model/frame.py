@@ -83,11 +83,18 @@ class Frame(nn.Module):
         Returns:
             int64 [B, 9]: token id, then 8 codes.
         """
+        return self.step(column, start, mask, caches, sampling)[0]
+
+    def step(
+        self, column: Tensor, start: Tensor, mask: Tensor | None, caches: list[KVCache], sampling: SamplingInputs
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Same as :meth:`forward`, and the logits that were drawn from: [B, V], then 7 times [B, 1024]."""
         hidden = self.model.slow(column, start, mask, caches)[:, -1]  # [B, dim]
         sizes = [len(self.rows)] + [len(self.codes)] * (self.model.config.num_codebooks - 1)
         noise = sampling.noise.split(sizes, dim=-1)
         settings = (sampling.temperature, sampling.top_p, sampling.penalty)
-        token = sample(self.token_logits(hidden), self.rows, sampling.window[:, 0], noise[0], *settings)
+        logits = [self.token_logits(hidden)]
+        token = sample(logits[0], self.rows, sampling.window[:, 0], noise[0], *settings)
 
         # Code 0 is the token itself, so positions 0 and 1 of the fast transformer run together.
         code = (token - self.model.semantic_begin_id).clamp(min=0)
@@ -96,9 +103,9 @@ class Frame(nn.Module):
         column = [token, code]
         first = 0
         for k in range(1, self.model.config.num_codebooks):
-            logits = self.model.fast(x, first, fast_caches)
+            logits.append(self.model.fast(x, first, fast_caches))
             first += x.shape[1]
-            code = sample(logits, self.codes, sampling.window[:, k + 1], noise[k], *settings)
+            code = sample(logits[-1], self.codes, sampling.window[:, k + 1], noise[k], *settings)
             column.append(code)
             x = self.model.fast_embeddings(code)[:, None]
-        return torch.stack(column, dim=1)
+        return torch.stack(column, dim=1), logits

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checkpoint import FRAME_SAMPLES, DualARConfig
 from ..errors import EnvironmentMissing, GraphError, RuntimeInputError
 from ..graphs.manifest import GraphManifest, read_manifest
-from ..graphs.spec import GRAPHS, GraphSpec, graph_spec
+from ..graphs.spec import GRAPHS, LOGITS, GraphSpec, graph_spec
 from .base import check_inputs
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ class OrtRuntime:
         self.dtype = getattr(torch, self.manifest.precision)
         config = DualARConfig.from_dict(self.manifest.config)
         noise = config.codebook_size * config.num_codebooks + 1
-        self.spec: GraphSpec = graph_spec(self.manifest.graph, config, noise=noise, dtype=self.dtype)
-        self._codebooks, self._threads = config.num_codebooks, threads
+        self.spec: GraphSpec = graph_spec(
+            self.manifest.graph, config, noise=noise, dtype=self.dtype, logits=LOGITS[0] in self.manifest.outputs
+        )
+        self._config, self._threads = config, threads
         self._session: onnxruntime.InferenceSession | None = None
 
     def open(self) -> OrtRuntime:
@@ -105,7 +107,7 @@ class OrtRuntime:
         out: dict[str, Tensor] = {}
         for name in self.spec.outputs:
             in_place = tensors.get(name)
-            out[name] = self._allocate(sizes) if in_place is None else in_place
+            out[name] = self._allocate(name, sizes) if in_place is None else in_place
             binding.bind_output(name if in_place is None else f"{name}_out", *self._place(out[name]))
         self._session.run_with_iobinding(binding)
         return out
@@ -123,14 +125,19 @@ class OrtRuntime:
                     fix="allocate a larger capacity or stop earlier",
                 )
 
-    def _allocate(self, sizes: dict[str, int]) -> Tensor:
-        match self.spec.graph:
-            case "frame":
-                shape, dtype = (sizes["B"], 1 + self._codebooks), torch.int64
-            case "codec_decode":
-                shape, dtype = (sizes["B"], 1, sizes["T"] * FRAME_SAMPLES), torch.float32
+    def _allocate(self, name: str, sizes: dict[str, int]) -> Tensor:
+        rows, books, entries = sizes["B"], self._config.num_codebooks, self._config.codebook_size
+        match name:
+            case "next":
+                shape, dtype = (rows, 1 + books), torch.int64
+            case "token_logits":
+                shape, dtype = (rows, entries + 1), torch.float32
+            case "code_logits":
+                shape, dtype = (rows, books - 1, entries), torch.float32
+            case "waveform":
+                shape, dtype = (rows, 1, sizes["T"] * FRAME_SAMPLES), torch.float32
             case _:
-                shape, dtype = (sizes["B"], self._codebooks, sizes["M"] // 4), torch.int64
+                shape, dtype = (rows, books, sizes["M"] // 4), torch.int64
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def _place(self, tensor: Tensor) -> tuple[str, int, Any, list[int], int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RuntimeInputError
-from ..graphs.spec import GraphSpec, graph_spec
+from ..graphs.spec import LOGITS, GraphSpec, graph_spec
 from ..model.dual_ar import DualAR, StaticCache
 from ..model.firefly import Firefly
 from ..model.frame import Frame, SamplingInputs
@@ -83,7 +83,12 @@ class TorchRuntime:
             sampling = SamplingInputs(
                 *(tensors[name] for name in ("noise", "window", "temperature", "top_p", "penalty"))
             )
-            out["next"] = self.module(tensors["column"], start, mask, caches, sampling)
+            step = (tensors["column"], start, mask, caches, sampling)
+            if LOGITS[0] in self.spec.outputs:
+                out["next"], logits = self.module.step(*step)
+                out |= zip(LOGITS, (logits[0].float(), torch.stack(logits[1:], dim=1).float()), strict=True)
+            else:
+                out["next"] = self.module(*step)
         return out
 
 

@@ -17,6 +17,8 @@ from ..runtimes.base import Runtime
 
 __all__ = ["CodecStream", "left_context"]
 
+LENGTH_STEP = 12  # frames; lengths T that are decoded lie this far apart
+
 
 def left_context(config: CodecConfig) -> int:
     """Frames to the left that a decoded sample depends on.
@@ -48,9 +50,8 @@ class CodecStream:
 
     def __init__(self, runtime: Runtime, context: int, sizes: Sequence[int]) -> None:
         self._runtime, self._context, self._sizes = runtime, context, list(sizes)
-        seen = np.cumsum([0, *sizes])[:-1]
-        lengths = {int(min(context, s)) + n for s, n in zip(seen, sizes, strict=True)}
-        self._lengths = sorted(lengths | {context + sizes[-1]})
+        longest = context + max(sizes)
+        self._lengths = [*range(sizes[0], longest, LENGTH_STEP), longest]
         self._codes: list[np.ndarray] = []  # context and frames not yet decoded, each [8]
         self._pending = 0
 

@@ -24,8 +24,9 @@ from .voice import Voice, encode_voice, shipped_voices
 
 __all__ = ["FishSpeech", "SpeechStream"]
 
-# Frames per piece of audio: the first comes early, later ones repeat less of their left context.
-PIECES = (10, 32, 64)
+# Frames per piece of audio: the first comes early, each is made while the one before it plays, and the later, longer
+# ones repeat less of their left context.
+PIECES = (10, 24, 64)
 
 
 class FishSpeech:

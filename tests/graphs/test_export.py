@@ -193,7 +193,7 @@ def test_missing_and_truncated_files(copy):
     with pytest.raises(GraphError, match=r"has \d+ bytes, not"):
         OrtRuntime(copy / "codec_decode.onnx")
     data.unlink()
-    with pytest.raises(GraphError, match="data file .* is missing"):
+    with pytest.raises(GraphError, match=r"data file .* is missing"):
         OrtRuntime(copy / "codec_decode.onnx")
     (copy / "frame.onnx").unlink()
     with pytest.raises(GraphError, match=r"frame\.onnx is missing"):

@@ -49,7 +49,7 @@ def test_left_context_is_exactly_how_far_a_sample_looks_back(codec):
 @torch.inference_mode()
 def test_pieces_equal_the_whole(codec, frames):
     codes = np.random.default_rng(frames).integers(0, 1000, (8, frames))
-    stream = CodecStream(codec, left_context(codec.model.config), (10, 32, 64))
+    stream = CodecStream(codec, left_context(codec.model.config), (10, 24, 64))
     pieces = [piece for column in codes.T for piece in stream.push(column)]
     pieces += list(stream.flush())
     whole = codec.model.decode(torch.from_numpy(codes)[None])[0, 0].numpy()
@@ -60,8 +60,8 @@ def test_pieces_equal_the_whole(codec, frames):
 def test_few_lengths_occur(codec):
     codec.lengths.clear()
     for frames in range(1, 130):
-        stream = CodecStream(codec, 15, (10, 32, 64))
+        stream = CodecStream(codec, 15, (10, 24, 64))
         for column in np.zeros((frames, 8), dtype=np.int64):
             list(stream.push(column))
         list(stream.flush())
-    assert set(codec.lengths) <= {10, 42, 79}
+    assert set(codec.lengths) <= {10, 22, 34, 46, 58, 70, 79}
