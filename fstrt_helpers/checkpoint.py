@@ -112,7 +112,7 @@ class Checkpoint:
         return tokenizer
 
     def load_dual_ar(self) -> DualAR:
-        """Loads the two transformers in float32 on the CPU, in eval mode.
+        """Loads the two transformers in float32 on the CPU, in eval mode, without gradients.
 
         Raises:
             CheckpointError: The weights are damaged or do not fit the configuration.
@@ -135,10 +135,10 @@ class Checkpoint:
         model.load_state_dict(state, assign=True)
         model.rope = rope_table(c.max_seq_len, c.head_dim, c.rope_base)
         model.fast_rope = rope_table(c.num_codebooks, c.fast_head_dim, c.rope_base)
-        return model.eval()
+        return model.eval().requires_grad_(False)
 
     def load_codec(self) -> Firefly:
-        """Loads the codec in float32 on the CPU, weight norm folded, in eval mode.
+        """Loads the codec in float32 on the CPU, weight norm folded, in eval mode, without gradients.
 
         Raises:
             CheckpointError: The weights are damaged or are no Firefly-GAN codec.
@@ -148,7 +148,7 @@ class Checkpoint:
         if self.random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.random_seed)
-                return Firefly(CodecConfig()).eval()
+                return Firefly(CodecConfig()).eval().requires_grad_(False)
         path = self.folder / CODEC_FILE
         try:
             state = fold_weight_norm(read_weights(path))
@@ -157,7 +157,7 @@ class Checkpoint:
             raise CheckpointError(what, where=path, fix=DOWNLOAD_FIX) from error
         model = Firefly(CodecConfig.from_state_dict(state, path))
         model.load_state_dict(check_state(state, model.state_dict(), path))
-        return model.float().eval()
+        return model.float().eval().requires_grad_(False)
 
 
 def find_checkpoint(name_or_path: str | Path = "tiny") -> Checkpoint:

@@ -1,7 +1,7 @@
 """Where do two graphs part? A search like ``git bisect``, over the nodes of a graph instead of the commits of a branch.
 
 Polygraphy answers the question with ``ModifyOutputs(outputs=MARK_ALL)``: every tensor of both graphs becomes an output
-and is kept. That needs memory for all of them; the search here runs about log2(nodes) small parts of the graphs instead.
+and is kept, which needs memory for all of them. The search here runs about log2(nodes) small parts of the graphs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run_tensors(
 
     Args:
         graph: A path, a model or a view.
-        inputs: Values of the graph's inputs; those that are not needed are ignored.
+        inputs: Values of the graph's inputs; floats are cast to what it takes, those that are not needed are ignored.
         tensors: Names, of outputs or of anything inside.
 
     Raises:
@@ -102,10 +102,16 @@ def run_tensors(
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(view.folder))
     try:
         session = ort.InferenceSession(part.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        feed = {i.name: np.asarray(inputs[i.name]) for i in part.graph.input}
+        feed = {i.name: _declared(inputs[i.name], view.dtype(i.name)) for i in part.graph.input}
         return dict(zip(names, session.run(names, feed), strict=True))
     except Exception as error:  # onnxruntime raises classes of its own for every kind of fault
         raise GraphError(f"ONNX Runtime cannot run the part: {error}", where=view.path) from error
+
+
+def _declared(value: np.ndarray, kind: str) -> np.ndarray:
+    """The value in the precision that the graph takes: one set of inputs serves graphs of several precisions."""
+    value = np.asarray(value)
+    return value.astype(kind) if value.dtype.kind == "f" and kind in ("float16", "float32", "float64") else value
 
 
 def _read_inside(nodes: Iterable[onnx.NodeProto]) -> set[str]:
@@ -136,8 +142,8 @@ def bisect_outputs(
     """Finds the node at which a graph begins to compute something else than another one of nearly the same nodes.
 
     Tensors are matched by name. Starting from an output that differs, the node is probed whose answer halves what is
-    left: if it differs, the search goes on among the nodes before it; if it agrees, those are left out. A difference may
-    hide on the way (an ArgMax still picks the same), so at the end every tensor the found node reads is checked itself.
+    left: if it differs, the search goes on among the nodes before it; if it agrees, those are left out. As a difference
+    may hide on the way (an ArgMax still picks the same), every tensor the found node reads is checked at the end.
 
     Args:
         reference: The graph that is right.

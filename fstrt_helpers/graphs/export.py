@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -202,6 +203,8 @@ def _write(program: Any, path: Path, fingerprint: str, share_with: Path | None) 
             kept = [p for p in node.metadata_props if "stack_trace" not in p.key]
             del node.metadata_props[:]
             node.metadata_props.extend(kept)
+        if path.stem == "codec_encode":
+            _name_frames(model)
         shared = onnx.load(share_with, load_external_data=False) if share_with else onnx.ModelProto()
         data = f"{path.stem}.{fingerprint[:12]}.data"
         _move_weights(model, draft / f"{path.name}.data", draft / data, shared)
@@ -212,6 +215,15 @@ def _write(program: Any, path: Path, fingerprint: str, share_with: Path | None) 
         shutil.rmtree(draft, ignore_errors=True)
     names = {_place(t)["location"] for t in model.graph.initializer if t.external_data}
     return [path.parent / name for name in sorted(names)]
+
+
+def _name_frames(model: onnx.ModelProto) -> None:
+    """Calls the length of the codes ``T``: the exporter invents a name, because it divides 4 T by 4 in two steps."""
+    invented = model.graph.output[0].type.tensor_type.shape.dim[2].dim_param
+    for value in (*model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(rf"\b{invented}\b", "T", dim.dim_param)
 
 
 def _place(tensor: onnx.TensorProto) -> dict[str, str]:

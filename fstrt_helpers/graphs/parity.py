@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import DualARConfig
-from ..errors import ParameterError
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
 from ..runtimes.base import Runtime
 from ..tables import html_table
-from .spec import GraphSpec
+from .inputs import seeded_inputs
 
-__all__ = ["Agreement", "CompareResult", "compare_graph", "seeded_inputs", "teacher_forced"]
+__all__ = ["Agreement", "CompareResult", "compare_graph", "forced_draws", "teacher_forced"]
 
 _KV = ("k_", "v_")
-_TEXT_IDS, _CODES = 256, 1000  # ids that every tokenizer has, codes that the codec makes
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,35 +31,38 @@ class CompareResult:
         output: Name of the output; ``kv`` stands for all keys and values, of which only new columns count.
         sizes: Free dimensions, such as ``{"B": 1, "S": 7, "C": 512}``.
         max_error: Largest absolute difference; for ids and codes the share of those that differ.
-        cosine: Cosine of the angle between the two outputs; 1.0 for ids and codes that are all equal, else 0.0.
+        cosine: Cosine of the angle between the two outputs; None for ids and codes.
         finite: Whether every value of both is a number.
         error_limit: What ``max_error`` may be at most.
-        cosine_limit: What ``cosine`` must be at least.
+        cosine_limit: What ``cosine`` must be at least, if there is one.
     """
 
     graph: str
     output: str
     sizes: Mapping[str, int]
     max_error: float
-    cosine: float
+    cosine: float | None
     finite: bool
     error_limit: float
     cosine_limit: float
 
     def __bool__(self) -> bool:
-        return self.finite and self.max_error <= self.error_limit and self.cosine >= self.cosine_limit
+        near = self.cosine is None or self.cosine >= self.cosine_limit
+        return self.finite and near and self.max_error <= self.error_limit
 
     def row(self) -> dict[str, Any]:
         """The result as a row of a table, rounded so that it reads the same on every machine that agrees."""
-        limits = [f"error <= {self.error_limit:g}"] if self.error_limit < float("inf") else []
-        limits += [f"cosine >= {self.cosine_limit:g}"] if self.cosine_limit > -1 else []
+        ids = self.cosine is None
+        limits = [f"{'different' if ids else 'error'} <= {self.error_limit:g}"] if self.error_limit < np.inf else []
+        limits += [] if ids or self.cosine_limit <= -1 else [f"cosine >= {self.cosine_limit:g}"]
+        found = f"{self.max_error:.1%} differ" if ids else f"error {self.max_error:.1e}, cosine {self.cosine:.4f}"
         return {
             "graph": self.graph,
             "output": self.output,
             "sizes": " ".join(f"{k}={v}" for k, v in self.sizes.items()),
             "finite": self.finite,
             "limit": ", ".join(limits),
-            "verdict": "PASS" if self else f"FAIL: error {self.max_error:.1e}, cosine {self.cosine:.4f}",
+            "verdict": "PASS" if self else f"FAIL: {found}",
         }
 
     def __repr__(self) -> str:
@@ -72,62 +73,6 @@ class CompareResult:
         return html_table([self.row()])
 
 
-def seeded_inputs(
-    spec: GraphSpec, sizes: Mapping[str, int], *, seed: int = 0, semantic_begin_id: int | None = None
-) -> dict[str, Tensor]:
-    """Inputs of a graph that are plausible and the same for every runtime.
-
-    Random ids and codes, a cache of normal keys and values with the positions of the rows spread over it, sampling
-    settings as in normal use. ``prefill`` starts at position 0.
-
-    Args:
-        spec: Of the graph; decides the types.
-        sizes: Value of every free dimension: ``B``, ``S``, ``C``, ``T``. Missing ``B`` is 1; ``M`` follows from ``T``.
-        seed: Other seed, other values.
-        semantic_begin_id: Token of code 0. If given, the second half of the columns is speech, else all is text.
-
-    Raises:
-        ParameterError: A dimension is missing.
-    """
-    sizes = {"B": 1, **sizes}
-    if "T" in sizes:
-        sizes.setdefault("M", 4 * sizes["T"])
-    missing = {d for t in spec.inputs for d in t.shape if isinstance(d, str)} - sizes.keys()
-    if missing:
-        raise ParameterError(f"graph {spec.graph!r} needs sizes for {sorted(missing)}", fix="add them to sizes")
-    generator = torch.Generator().manual_seed(seed)
-    rows, capacity = sizes["B"], sizes.get("C", 1)
-    start = torch.zeros(rows, dtype=torch.int64)
-    if spec.graph == "frame":
-        start = torch.randint(0, capacity, (rows,), generator=generator)
-    constants = {"temperature": 0.7, "top_p": 0.8, "penalty": 1.2}
-    inputs = {}
-    for tensor in spec.inputs:
-        shape = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
-        match tensor.name:
-            case "start":
-                value = start
-            case "mask":
-                value = causal_mask(start, shape[2], shape[3])
-            case "noise":
-                value = torch.empty(shape).exponential_(generator=generator)
-            case "temperature" | "top_p" | "penalty":
-                value = torch.full(shape, constants[tensor.name])
-            case "columns" | "column":
-                value = torch.randint(0, _CODES, shape, generator=generator)
-                half = shape[2] // 2
-                if semantic_begin_id is None:
-                    half = shape[2]
-                value[:, 0, :half] %= _TEXT_IDS
-                value[:, 0, half:] = value[:, 1, half:] + (semantic_begin_id or 0)
-            case "codes" | "window":
-                value = torch.randint(0, _CODES, shape, generator=generator)
-            case _:  # keys, values, log-mel
-                value = torch.randn(shape, generator=generator)
-        inputs[tensor.name] = value.to(tensor.dtype)
-    return inputs
-
-
 def compare_graph(
     graph: str,
     reference: Mapping[str, Runtime] | Runtime,
@@ -136,6 +81,7 @@ def compare_graph(
     *,
     max_error: float = 1e-4,
     min_cosine: float = -1.0,
+    max_different: float = 0.0,
     seed: int = 0,
     semantic_begin_id: int | None = None,
 ) -> list[CompareResult]:
@@ -148,10 +94,11 @@ def compare_graph(
         reference: Runtime to compare with, or several by name of graph.
         other: The same for the one to judge.
         sizes: Sets of free dimensions to run at.
-        max_error: Limit for the largest absolute difference of floats, and for the share of ids that differ.
-        min_cosine: Limit for the cosine.
+        max_error: Limit for the largest absolute difference of floats.
+        min_cosine: Limit for their cosine.
+        max_different: Limit for the share of ids or codes that differ.
         seed: Seed of the first set; the next set takes the next seed.
-        semantic_begin_id: See :func:`seeded_inputs`.
+        semantic_begin_id: See :func:`fstrt_helpers.graphs.inputs.seeded_inputs`.
 
     Returns:
         One result per set of sizes and output, all keys and values taken together.
@@ -167,7 +114,8 @@ def compare_graph(
             outputs.append(_comparable(runtime.run(moved), start, given.get("S", 1)))
         for name in sorted(outputs[0].keys() & outputs[1].keys()):
             error, cosine, finite = _distance(outputs[0][name], outputs[1][name])
-            results.append(CompareResult(graph, name, dict(given), error, cosine, finite, max_error, min_cosine))
+            limit = max_different if cosine is None else max_error
+            results.append(CompareResult(graph, name, dict(given), error, cosine, finite, limit, min_cosine))
     return results
 
 
@@ -181,10 +129,9 @@ def _comparable(outputs: Mapping[str, Tensor], start: Tensor | None, new: int) -
     return {n: (t.double() if t.is_floating_point() else t).numpy() for n, t in found.items()}
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float, bool]:
+def _distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float | None, bool]:
     if a.dtype.kind == "i":
-        different = float((a != b).mean())
-        return different, float(not different), True
+        return float((a != b).mean()), None, True
     finite = bool(np.isfinite(a).all() and np.isfinite(b).all())
     if not finite:
         return float("inf"), 0.0, False
@@ -197,8 +144,8 @@ def _distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float, bool]:
 class Agreement:
     """Which draws two runtimes agree on when both are fed the same speech and the same noise.
 
-    Code k of a frame depends on the codes before it. So a draw only counts if both runtimes drew the same ones before it
-    in this frame; the others are no fair comparison.
+    Code k of a frame depends on the codes before it. So a draw only counts if both runtimes drew the same ones before
+    it in this frame; the others are no fair comparison.
 
     Attributes:
         equal: Draws that agree, per codebook; the first is the token, which is code 0.
@@ -258,7 +205,7 @@ def teacher_forced(
         Agreement over T frames.
     """
     drawn, finite = zip(
-        *(_forced_draws(runtimes, config, prompt, columns, noise, settings) for runtimes in (reference, other)),
+        *(forced_draws(runtimes, config, prompt, columns, noise, settings) for runtimes in (reference, other)),
         strict=True,
     )
     same = drawn[0] == drawn[1]  # [T, 8]
@@ -267,7 +214,7 @@ def teacher_forced(
     return Agreement(tuple(equal.tolist()), tuple(compared.tolist()), all(finite))
 
 
-def _forced_draws(
+def forced_draws(
     runtimes: Mapping[str, Runtime],
     config: DualARConfig,
     prompt: np.ndarray,
@@ -275,7 +222,11 @@ def _forced_draws(
     noise: Tensor,
     settings: tuple[float, float, float],
 ) -> tuple[np.ndarray, bool]:
-    """Token and codes 1-7 of each frame, int64 [T, 8], and whether every key and value is finite."""
+    """One half of :func:`teacher_forced`: what one back end draws.
+
+    Returns:
+        Token and codes 1-7 of each frame, int64 [T, 8], and whether every key and value is finite.
+    """
     frame = runtimes["frame"]
     length, frames = prompt.shape[1] - 1, columns.shape[1]
     capacity = length + frames

@@ -54,7 +54,7 @@ class GraphView:
         self.weights: dict[str, onnx.TensorProto] = {t.name: t for t in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant":
-                self.weights |= {node.output[0]: a.t for a in node.attribute if a.name == "value"}
+                self.weights.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         self.producer = {name: node for node in self.nodes for name in node.output if name}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
@@ -115,7 +115,7 @@ class GraphView:
         if tensor is None:
             return None
         if tensor.data_location == onnx.TensorProto.EXTERNAL and self.folder is None:
-            raise GraphError(f"the data of {name!r} lies in a file", fix="open the graph by its path, or name the folder")
+            raise GraphError(f"the data of {name!r} lies in a file", fix="open the graph by path, or name the folder")
         try:
             return onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
         except (OSError, onnx.checker.ValidationError) as error:

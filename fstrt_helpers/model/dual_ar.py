@@ -124,8 +124,8 @@ class Attention(nn.Module):
             cache: Earlier keys and values; None attends within x alone.
         """
         heads = self.wqkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H + 2 H_kv, S, head_dim]
-        qk, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
-        q, k = rotate(qk, cos, sin).split([self.heads, self.kv_heads], dim=1)
+        qk, v = torch.split_with_sizes(heads, [self.heads + self.kv_heads, self.kv_heads], dim=1)
+        q, k = torch.split_with_sizes(rotate(qk, cos, sin), [self.heads, self.kv_heads], dim=1)
         if cache is not None:
             k, v = cache.update(k, v)
         y = attend(q, k, v, mask)

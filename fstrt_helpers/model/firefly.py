@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import ceil, prod
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from ..checkpoint import CodecConfig
 
-__all__ = ["Firefly", "fold_weight_norm", "fsq_bound"]
+__all__ = ["Firefly", "fold_weight_norm", "fsq_bound", "look_back"]
 
 
 class CausalConv1d(nn.Module):
@@ -221,6 +222,7 @@ class Head(nn.Module):
     def __init__(self, config: CodecConfig):
         super().__init__()
         width = config.head_channels
+        self.config = config
         self.conv_pre = CausalConv1d(config.latent_dim, width, config.pre_kernel)
         self.ups = nn.ModuleList()
         self.resblocks = nn.ModuleList()
@@ -230,11 +232,42 @@ class Head(nn.Module):
             self.resblocks.append(ParallelBlock(width, config))
         self.conv_post = CausalConv1d(width, 1, config.post_kernel)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, D, 4T] -> [B, 1, 2048·T]
+    def forward(self, x: Tensor, skip: int = 0) -> Tensor:  # [B, D, 4T] -> [B, 1, 2048·(T - skip)]
+        """Samples of all frames but the first ``skip``, which are computed only as far as later ones need them."""
+        per_frame = prod(self.config.downsample)  # steps of x per frame
+        dropped = 0.0  # frames
         x = self.conv_pre(x)
-        for up, block in zip(self.ups, self.resblocks, strict=True):
+        for stage, (up, block) in enumerate(zip(self.ups, self.resblocks, strict=True)):
             x = block(up(F.silu(x)))
-        return torch.tanh(self.conv_post(F.silu(x)))
+            per_frame *= self.config.upsample_rates[stage]
+            spare = int(skip - dropped - look_back(self.config)[stage + 1])
+            if spare > 0:
+                x = x[..., spare * per_frame :]
+                dropped += spare
+        x = torch.tanh(self.conv_post(F.silu(x)))
+        return x[..., int(skip - dropped) * per_frame :] if skip else x
+
+
+def look_back(config: CodecConfig) -> list[float]:
+    """How many frames to the left a sample depends on, seen from the codes and from behind each stage of the head.
+
+    Adds up, from the samples back to the codes, how far each layer reaches.
+
+    Returns:
+        ``len(upsample_rates) + 1`` numbers of frames: the whole decoder first, what follows its last stage last.
+    """
+    rate = float(prod(config.downsample) * prod(config.upsample_rates))  # samples per frame
+    frames = [(config.post_kernel - 1) / rate]
+    reach = (max(config.resblock_kernels) - 1) * 2 * sum(config.resblock_dilations)
+    for factor, kernel in reversed(list(zip(config.upsample_rates, config.upsample_kernels, strict=True))):
+        block = reach / rate
+        rate /= factor
+        frames.insert(0, frames[0] + block + ceil(kernel / factor - 1) / rate)
+    frames[0] += (config.pre_kernel - 1) / rate
+    for factor in config.downsample:
+        frames[0] += 6 / rate  # depthwise convolution of 7
+        rate /= factor
+    return frames
 
 
 class Firefly(nn.Module):
@@ -260,13 +293,18 @@ class Firefly(nn.Module):
         fsq = self.quantizer.residual_fsq
         return fsq.codes_from_levels(fsq.round_levels(fsq.project_in(self.features(log_mel))))
 
-    def decode_levels(self, values: Tensor) -> Tensor:
-        """Level values in [-1, 1], [B, T, 8, 4], to samples [B, 1, 2048·T]."""
-        return self.head(self.quantizer.upsample(self.quantizer.residual_fsq.project_out(values)))
+    def decode_levels(self, values: Tensor, skip: int = 0) -> Tensor:
+        """Level values in [-1, 1], [B, T, 8, 4], to samples [B, 1, 2048·(T - skip)]."""
+        return self.head(self.quantizer.upsample(self.quantizer.residual_fsq.project_out(values)), skip)
 
-    def decode(self, codes: Tensor) -> Tensor:
-        """Codes [B, 8, T] to samples in [-1, 1], [B, 1, 2048·T]."""
-        return self.decode_levels(self.quantizer.residual_fsq.levels_from_codes(codes))
+    def decode(self, codes: Tensor, skip: int = 0) -> Tensor:
+        """Codes [B, 8, T] to samples in [-1, 1], [B, 1, 2048·(T - skip)].
+
+        Args:
+            codes: All frames, those included that are only context.
+            skip: Frames at the start whose samples are not wanted.
+        """
+        return self.decode_levels(self.quantizer.residual_fsq.levels_from_codes(codes), skip)
 
 
 def fold_weight_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

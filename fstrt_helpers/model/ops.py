@@ -41,9 +41,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) · weight over the last axis, the mean square taken in float32: arXiv:1910.07467, eq. (4)."""
     if torch.onnx.is_in_onnx_export():
         return _onnx("RMSNormalization", (x, weight), {"axis": -1, "epsilon": eps, "stash_type": 1}, x)
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * scale).type_as(x) * weight
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -57,15 +55,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if torch.onnx.is_in_onnx_export():
         return _onnx("RotaryEmbedding", (x, cos.type_as(x), sin.type_as(x)), {"interleaved": 1}, x)
     cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # the same for all heads
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2).type_as(x)
+    even, odd = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = [torch.addcmul(even * cos, odd, sin, value=-1), torch.addcmul(odd * cos, even, sin)]
+    return torch.stack(turned, dim=-1).flatten(-2).type_as(x)
 
 
 def write_cache(cache: Tensor, new: Tensor, start: Tensor) -> Tensor:
     """Writes [B, H, S, D] into [B, H, C, D] from slot ``start[b]`` on; in place in PyTorch."""
     if torch.onnx.is_in_onnx_export():
         return _onnx("TensorScatter", (cache, new, start), {"axis": 2, "mode": "linear"}, cache)
-    slots = start[:, None] + torch.arange(new.shape[2], device=new.device)  # [B, S]
+    slots = start[:, None]
+    if new.shape[2] > 1:
+        slots = slots + torch.arange(new.shape[2], device=new.device)  # [B, S]
     return cache.scatter_(2, slots[:, None, :, None].expand_as(new), new)
 
 

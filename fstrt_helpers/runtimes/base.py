@@ -28,8 +28,12 @@ class Runtime(Protocol):
     def open(self) -> Runtime:
         """Acquires what running needs. Nothing touches a device before this."""
 
-    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, tensors: Mapping[str, Tensor], *, skip: int = 0) -> dict[str, Tensor]:
         """Runs the graph. KV tensors are updated in place.
+
+        Args:
+            tensors: By name.
+            skip: For ``codec_decode``: frames at the start that are context only; the waveform begins after them.
 
         Raises:
             RuntimeInputError: A tensor is missing, unknown, or of the wrong type or shape.

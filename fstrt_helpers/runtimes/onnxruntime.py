@@ -94,7 +94,7 @@ class OrtRuntime:
         """Back end, device and precision."""
         return {"backend": "onnxruntime", "device": str(self.device), "precision": self.manifest.precision}
 
-    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, tensors: Mapping[str, Tensor], *, skip: int = 0) -> dict[str, Tensor]:
         """See :meth:`Runtime.run`."""
         if self._session is None:
             raise RuntimeInputError(f"graph {self.spec.graph!r} is not open", fix="call open() first")
@@ -110,6 +110,8 @@ class OrtRuntime:
             out[name] = self._allocate(name, sizes) if in_place is None else in_place
             binding.bind_output(name if in_place is None else f"{name}_out", *self._place(out[name]))
         self._session.run_with_iobinding(binding)
+        if skip:
+            out["waveform"] = out["waveform"][..., skip * FRAME_SAMPLES :]
         return out
 
     def _check_room(self, tensors: Mapping[str, Tensor], sizes: dict[str, int]) -> None:

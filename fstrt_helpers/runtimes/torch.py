@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,21 @@ from .base import check_inputs
 __all__ = ["TorchRuntime", "torch_runtimes"]
 
 
+ONE_THREAD_WIDTH = 512
+"""Transformers up to this width run on one CPU thread: handing a matrix of that size to a second thread costs more than
+it saves, and on a busy machine each of several hundred hand-overs per frame waits for the scheduler."""
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class TorchRuntime:
     """Runs one graph in PyTorch.
 
@@ -27,14 +43,16 @@ class TorchRuntime:
     Args:
         spec: The graph.
         module: ``DualAR`` for prefill, ``Frame`` for frame, ``Firefly`` for the codec's two graphs.
+        one_thread: Whether to keep to one CPU thread.
     """
 
-    def __init__(self, spec: GraphSpec, module: nn.Module) -> None:
+    def __init__(self, spec: GraphSpec, module: nn.Module, *, one_thread: bool = False) -> None:
         self.spec = spec
         self.module = module
         self._kv = [t.name for t in spec.inputs if t.name.startswith(("k_", "v_"))]
         first = next(module.parameters())
         self.device, self.dtype = first.device, first.dtype
+        self._one_thread = one_thread
 
     def open(self) -> TorchRuntime:
         """Nothing to acquire: the weights are where they are."""
@@ -48,12 +66,16 @@ class TorchRuntime:
         return {"backend": "torch", "device": str(self.device), "precision": str(self.dtype).removeprefix("torch.")}
 
     @torch.inference_mode()
-    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, tensors: Mapping[str, Tensor], *, skip: int = 0) -> dict[str, Tensor]:
         """See :meth:`Runtime.run`."""
         sizes = check_inputs(self.spec, tensors)
+        with _one_thread() if self._one_thread else contextlib.nullcontext():
+            return self._run(tensors, sizes, skip)
+
+    def _run(self, tensors: Mapping[str, Tensor], sizes: dict[str, int], skip: int) -> dict[str, Tensor]:
         match self.spec.graph:
             case "codec_decode":
-                return {"waveform": self.module.decode(tensors["codes"])}
+                return {"waveform": self.module.decode(tensors["codes"], skip)}
             case "codec_encode":
                 if sizes["M"] % 4:
                     raise RuntimeInputError(
@@ -104,7 +126,12 @@ def torch_runtimes(dual_ar: DualAR, codec: Firefly, rows: Tensor) -> dict[str, T
     frame = Frame(dual_ar, rows.to(device)).eval()
     modules = {"prefill": dual_ar, "frame": frame, "codec_decode": codec, "codec_encode": codec}
     dtype = next(dual_ar.parameters()).dtype
+    narrow = device.type == "cpu" and dual_ar.config.dim <= ONE_THREAD_WIDTH
     return {
-        graph: TorchRuntime(graph_spec(graph, dual_ar.config, noise=frame.noise_size, dtype=dtype), module)
+        graph: TorchRuntime(
+            graph_spec(graph, dual_ar.config, noise=frame.noise_size, dtype=dtype),
+            module,
+            one_thread=narrow and graph in ("prefill", "frame"),
+        )
         for graph, module in modules.items()
     }

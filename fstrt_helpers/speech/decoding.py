@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..checkpoint import FRAME_SAMPLES, CodecConfig
+from ..model.firefly import look_back
 from ..runtimes.base import Runtime
 
 __all__ = ["CodecStream", "left_context"]
@@ -21,22 +22,8 @@ LENGTH_STEP = 12  # frames; lengths T that are decoded lie this far apart
 
 
 def left_context(config: CodecConfig) -> int:
-    """Frames to the left that a decoded sample depends on.
-
-    Walks the decoder from codes to samples and adds up how far each layer looks back, in units of one frame.
-    """
-    rate, frames = 1.0, 0.0
-    for factor in reversed(config.downsample):
-        rate *= factor
-        frames += 6 / rate  # depthwise convolution of 7
-    frames += (config.pre_kernel - 1) / rate
-    reach = (max(config.resblock_kernels) - 1) * 2 * sum(config.resblock_dilations)
-    for factor, kernel in zip(config.upsample_rates, config.upsample_kernels, strict=True):
-        frames += math.ceil(kernel / factor - 1) / rate
-        rate *= factor
-        frames += reach / rate
-    frames += (config.post_kernel - 1) / rate
-    return math.ceil(frames)
+    """Frames to the left that a decoded sample depends on, rounded up."""
+    return math.ceil(look_back(config)[0])
 
 
 class CodecStream:
@@ -75,9 +62,10 @@ class CodecStream:
         length = next((n for n in self._lengths if n >= count), count)
         codes = np.zeros((1, len(self._codes[0]), length), dtype=np.int64)  # [1, 8, T]
         codes[0, :, :count] = np.stack(self._codes, axis=1)
-        wave = self._runtime.run({"codes": torch.from_numpy(codes).to(self._runtime.device)})["waveform"][0, 0]
-        begin, end = ((count - n) * FRAME_SAMPLES for n in (self._pending, 0))
-        fresh = wave[begin:end].float().cpu().numpy()
+        known = count - self._pending
+        tensors = {"codes": torch.from_numpy(codes).to(self._runtime.device)}
+        wave = self._runtime.run(tensors, skip=known)["waveform"][0, 0]
+        fresh = wave[: self._pending * FRAME_SAMPLES].float().cpu().numpy()
         self._codes = self._codes[-self._context :]
         self._pending = 0
         if len(self._sizes) > 1:

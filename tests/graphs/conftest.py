@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -37,3 +38,23 @@ def cache(config, rows: int, capacity: int, dtype: torch.dtype = torch.float32) 
     """An empty KV cache."""
     shape = (rows, config.n_local_heads, capacity, config.head_dim)
     return {f"{kind}_{i}": torch.zeros(shape, dtype=dtype) for i in range(config.n_layer) for kind in "kv"}
+
+
+@pytest.fixture(scope="session")
+def half(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """All four graphs in float16 on ONNX Runtime, and the same checkpoint in PyTorch in float32.
+
+    The checkpoint is `tiny`, the trained one. Where it is missing, one with random weights stands in: enough for
+    mechanics, not for what a real distribution does. Heads are 32 wide in both: TensorRT has no kernel below 16.
+    """
+    trained = (Path(__file__).resolve().parents[2] / "data" / "tiny" / "model.pth").is_file()
+    folder = tmp_path_factory.mktemp("half")
+    checkpoint = find_checkpoint("tiny" if trained else write_random_checkpoint(folder / "random", dim=128))
+    paths = export_graphs(checkpoint, precision="float16", folder=folder / "graphs")
+    return SimpleNamespace(
+        checkpoint=checkpoint,
+        trained=trained,
+        paths=paths,
+        torch=open_backend(checkpoint, "torch", "float32").runtimes,
+        ort=open_backend(checkpoint, "onnxruntime", "float16", folder / "graphs").runtimes,
+    )

@@ -39,6 +39,16 @@ def test_decode_is_upstreams_waveform(codecs, frames):
     assert ours.std() > 1e-3
 
 
+@pytest.mark.parametrize("skip", [1, 7, 15, 16, 40])
+@torch.inference_mode()
+def test_skipped_frames_change_no_later_sample(codecs, skip):
+    codes = torch.randint(0, 1000, (2, 8, 60), generator=torch.Generator().manual_seed(skip))
+    whole = codecs.ours.decode(codes)
+    rest = codecs.ours.decode(codes, skip)
+    assert rest.shape == (2, 1, 2048 * (60 - skip))
+    assert (rest - whole[..., 2048 * skip :]).abs().max() <= 1e-5
+
+
 @torch.inference_mode()
 def test_codes_survive_levels_and_back(codecs):
     fsq = codecs.ours.quantizer.residual_fsq

@@ -20,9 +20,9 @@ class Codec:
         self.model, self.lengths = model, []
 
     @torch.inference_mode()
-    def run(self, tensors):
+    def run(self, tensors, *, skip=0):
         self.lengths.append(tensors["codes"].shape[2])
-        return {"waveform": self.model.decode(tensors["codes"])}
+        return {"waveform": self.model.decode(tensors["codes"], skip)}
 
 
 @pytest.fixture(scope="module")

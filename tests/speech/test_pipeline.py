@@ -154,6 +154,12 @@ def test_reference_array_equals_file_and_is_used(babble, tmp_path):
     assert cloned.voice == "voice" and not np.array_equal(plain.codes, cloned.codes)
 
 
+def test_loudness_of_the_reference_does_not_matter(babble):
+    loud = babble.encode_voice(0.9 * tone(1.0), "a tone", sample_rate=44100)
+    quiet = babble.encode_voice(0.01 * tone(1.0), "a tone", sample_rate=44100)
+    assert (loud.codes == quiet.codes).mean() > 0.99
+
+
 def jpeg() -> bytes:
     return bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffdb0043") + bytes(200)
 
