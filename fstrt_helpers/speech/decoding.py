@@ -7,7 +7,7 @@ frames before it gives the same samples (up to float rounding).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -42,32 +42,37 @@ class CodecStream:
         self._codes: list[np.ndarray] = []  # context and frames not yet decoded, each [8]
         self._pending = 0
 
-    def push(self, codes: np.ndarray) -> Iterator[np.ndarray]:
-        """Adds the codes [8] of one frame; yields float32 samples when a piece is complete."""
+    def push(self, codes: np.ndarray) -> Callable[[], np.ndarray] | None:
+        """Adds the codes [8] of one frame.
+
+        Returns:
+            When a piece is complete, what decodes it: call it, in any thread, for float32 samples. Else None.
+        """
         self._codes.append(codes)
         self._pending += 1
-        if self._pending >= self._sizes[0]:
-            yield self._decode()
+        return self._take() if self._pending >= self._sizes[0] else None
 
-    def flush(self) -> Iterator[np.ndarray]:
-        """Yields the samples of the frames that are left and forgets the context."""
-        if self._pending:
-            yield self._decode()
+    def flush(self) -> Callable[[], np.ndarray] | None:
+        """What decodes the frames that are left, or None; forgets the context."""
+        last = self._take() if self._pending else None
         self._codes.clear()
+        return last
 
-    def _decode(self) -> np.ndarray:
-        count = len(self._codes)
+    def _take(self) -> Callable[[], np.ndarray]:
+        count, fresh = len(self._codes), self._pending
         # Later frames change no earlier sample, so padding is free of error, and few lengths T occur: every
         # new one costs the back end a plan.
         length = next((n for n in self._lengths if n >= count), count)
         codes = np.zeros((1, len(self._codes[0]), length), dtype=np.int64)  # [1, 8, T]
         codes[0, :, :count] = np.stack(self._codes, axis=1)
-        known = count - self._pending
-        tensors = {"codes": torch.from_numpy(codes).to(self._runtime.device)}
-        wave = self._runtime.run(tensors, skip=known)["waveform"][0, 0]
-        fresh = wave[: self._pending * FRAME_SAMPLES].float().cpu().numpy()
         self._codes = self._codes[-self._context :]
         self._pending = 0
         if len(self._sizes) > 1:
             self._sizes.pop(0)
-        return fresh
+
+        def decode() -> np.ndarray:
+            tensors = {"codes": torch.from_numpy(codes).to(self._runtime.device)}
+            wave = self._runtime.run(tensors, skip=count - fresh)["waveform"][0, 0]
+            return wave[: fresh * FRAME_SAMPLES].float().cpu().numpy()
+
+        return decode

@@ -6,7 +6,6 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,15 @@ import numpy as np
 from ..checkpoint import SAMPLE_RATE, Checkpoint, find_checkpoint
 from ..errors import ParameterError
 from ..text.clean import clean_text
-from ..text.prompt import build_prompt
 from ..text.split import split_text
 from .backends import Backend, open_backend
-from .decoding import CodecStream, left_context
-from .generation import FRAMES_PER_SECOND, Generation, SamplingSettings, frame_budget
-from .result import Chunk, Speech, Timings
+from .decoding import left_context
+from .generation import FRAMES_PER_SECOND, SamplingSettings
+from .result import Speech
+from .stream import SpeechStream
 from .voice import Voice, encode_voice, shipped_voices
 
-__all__ = ["FishSpeech", "SpeechStream"]
-
-# Frames per piece of audio: the first comes early, each is made while the one before it plays, and the later, longer
-# ones repeat less of their left context.
-PIECES = (10, 24, 64)
+__all__ = ["FishSpeech"]
 
 
 class FishSpeech:
@@ -39,7 +34,7 @@ class FishSpeech:
         self.backend_reason = backend.reason
         self.sample_rate = SAMPLE_RATE
         self.tokenizer = checkpoint.tokenizer()
-        self._context = left_context(checkpoint.codec_config)
+        self.left_context = left_context(checkpoint.codec_config)
         self._voices: dict[str, Voice] = {}
         self._lock = threading.Lock()
 
@@ -182,115 +177,3 @@ class FishSpeech:
                 path, words = shipped[voice]
                 self._voices[voice] = self.encode_voice(Path(path), words, name=voice)
             return self._voices[voice]
-
-
-class SpeechStream:
-    """Pieces of audio as they are made.
-
-    Attributes:
-        speech: The whole result, once the last piece was taken; None before.
-    """
-
-    def __init__(
-        self,
-        engine: FishSpeech,
-        pieces: list[str],
-        voice: Voice | None,
-        settings: SamplingSettings,
-        seed: int,
-        limit: int | None,
-        began: float,
-    ) -> None:
-        self._engine, self._pieces, self._voice, self._settings = engine, pieces, voice, settings
-        self._seed, self._limit, self._began = seed, limit, began
-        self._text_seconds = 0.0
-        self._pieces_iterator = self._run()
-        self.speech: Speech | None = None
-
-    def __iter__(self) -> SpeechStream:
-        return self
-
-    def __next__(self) -> np.ndarray:
-        return next(self._pieces_iterator)
-
-    def check_room(self) -> None:
-        """Builds every prompt that is known before speaking, so that one that is too long fails early."""
-        for piece in self._pieces:
-            self._prompt(piece, [])
-
-    def _prompt(self, piece: str, spoken: list[Chunk]) -> tuple[np.ndarray, int]:
-        """Prompt int64 [9, S] and frame budget of a piece; `spoken` are the chunks before it."""
-        config = self._engine.checkpoint.config
-        references = []
-        if self._voice is not None:
-            references = [(self._voice.text, self._voice.codes)]
-        elif spoken and 0 < spoken[0].codes.shape[1] <= config.max_seq_len // 2:
-            references = [(spoken[0].text.strip(), spoken[0].codes)]  # keeps the voice of the first chunk
-        prompt = build_prompt(self._engine.tokenizer, piece.strip(), references, config.num_codebooks)
-        left = None if self._limit is None else self._limit - sum(c.codes.shape[1] for c in spoken)
-        room = frame_budget(prompt.shape[1], config.max_seq_len, None)
-        return prompt, room if left is None else min(room, left)
-
-    def _run(self) -> Iterator[np.ndarray]:
-        engine = self._engine
-        chunks: list[Chunk] = []
-        audio: list[np.ndarray] = []
-        seconds = {"text": time.perf_counter() - self._began, "prefill": 0.0, "frames": 0.0, "codec": 0.0}
-        first_audio = 0.0
-        for index, piece in enumerate(self._pieces):
-            began = time.perf_counter()
-            prompt, budget = self._prompt(piece, chunks)
-            seconds["text"] += time.perf_counter() - began
-            if budget <= 0:
-                chunks.append(Chunk(piece, np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64), "length"))
-                continue
-            seed = (self._seed * 1_000_003 + index) % 2**63  # every chunk can be spoken again by itself
-            generation = Generation(
-                engine.runtimes,
-                engine.checkpoint.config,
-                prompt,
-                self._settings,
-                budget,
-                seed,
-                engine.tokenizer.im_end_id,
-            )
-            codec = CodecStream(engine.runtimes["codec_decode"], engine._context, PIECES)
-            columns: list[np.ndarray] = []
-            for samples in self._audio(generation, codec, columns, seconds):
-                first_audio = first_audio or time.perf_counter() - self._began
-                audio.append(samples)
-                yield samples
-            seconds["prefill"] += generation.prefill_seconds
-            seconds["frames"] += generation.frame_seconds
-            codes = np.stack(columns, axis=1) if columns else np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64)
-            chunks.append(Chunk(piece, codes, generation.stop_reason))
-        wave = np.concatenate(audio) if audio else np.zeros(0, dtype=np.float32)
-        total = time.perf_counter() - self._began
-        self.speech = Speech(
-            audio=wave,
-            sample_rate=engine.sample_rate,
-            text="".join(self._pieces),
-            chunks=tuple(chunks),
-            timings=Timings(**seconds, total=total, first_audio=first_audio, audio=len(wave) / engine.sample_rate),
-            settings=self._settings,
-            seed=self._seed,
-            voice=None if self._voice is None else self._voice.name,
-            backend=engine.backend,
-        )
-
-    @staticmethod
-    def _audio(
-        generation: Generation, codec: CodecStream, columns: list[np.ndarray], seconds: dict[str, float]
-    ) -> Iterator[np.ndarray]:
-        """Drives the frame loop and the codec; the time a consumer takes between pieces is not counted."""
-
-        def timed(pieces: Iterator[np.ndarray]) -> list[np.ndarray]:
-            began = time.perf_counter()
-            made = list(pieces)
-            seconds["codec"] += time.perf_counter() - began
-            return made
-
-        for column in generation:
-            columns.append(column[1:])
-            yield from timed(codec.push(column[1:]))
-        yield from timed(codec.flush())

@@ -39,7 +39,8 @@ class Timings:
         text: Clean, split, tokenise, build prompts.
         prefill: Prompts through the slow transformer.
         frames: The frame loop.
-        codec: Codes to samples.
+        codec: Waiting for the codec: what of its work was not hidden behind the frame loop.
+        codec_work: All work of the codec, most of it done in a second thread; not a part of ``total`` of its own.
         total: From the call to the last sample.
         first_audio: From the call to the first piece of audio.
         audio: Seconds of audio made.
@@ -49,6 +50,7 @@ class Timings:
     prefill: float
     frames: float
     codec: float
+    codec_work: float
     total: float
     first_audio: float
     audio: float

@@ -16,7 +16,9 @@ from fstrt_helpers.speech import FishSpeech, Timings
 from fstrt_helpers.text.prompt import build_prompt
 
 RATE = 44_100
-TIMINGS = Timings(text=0.004, prefill=0.03, frames=0.9, codec=0.3, total=1.25, first_audio=0.2, audio=3.1)
+TIMINGS = Timings(
+    text=0.004, prefill=0.03, frames=0.9, codec=0.3, codec_work=0.5, total=1.25, first_audio=0.2, audio=3.1
+)
 
 
 def text_in(figure: Figure) -> str:
