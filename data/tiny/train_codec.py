@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from fstrt_helpers.audio import log_mel
 from fstrt_helpers.checkpoint import CodecConfig
-from fstrt_helpers.model.firefly import Firefly, fsq_bound
+from fstrt_helpers.model.firefly import Firefly
+from fstrt_helpers.model.fsq import fsq_bound
 from losses import SpectralLoss
 from store import FRAME, SpeechStore
 
