@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint_files import CODEC_FILE, CONFIG_FILE, MODEL_FILE, REPO_ID, REVISION
+from .checkpoint_files import CODEC_FILE, CONFIG_FILE, MODEL_FILE, REPO_ID, REVISION, TOKENIZER_FILE
 from .errors import DownloadError, FstrtError, ParameterError
 
 __all__ = ["DEFAULT_FOLDER", "LICENCE", "SHA256", "cached_folder", "download_fish_speech", "main"]
@@ -33,7 +33,7 @@ SHA256: Mapping[str, str] = {
 RECORD_FILE = "download.json"
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "outputs" / "checkpoints" / "fish-speech-1.5"
 
-_REQUIRED = (CONFIG_FILE, "tokenizer.tiktoken", CODEC_FILE, MODEL_FILE)
+_REQUIRED = (CONFIG_FILE, TOKENIZER_FILE, CODEC_FILE, MODEL_FILE)
 _OPTIONAL = ("special_tokens.json", "README.md")
 
 

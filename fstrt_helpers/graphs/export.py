@@ -38,7 +38,7 @@ from .modules import (
     example_inputs,
     transpose_linears,
 )
-from .spec import GRAPHS, GraphSpec, graph_spec
+from .spec import GRAPHS, PRECISIONS, GraphSpec, graph_spec, noise_size
 
 if TYPE_CHECKING:
     import onnx
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["GRAPH_FOLDER", "OPSET", "PRECISIONS", "export_graphs"]
 
 OPSET = 24
-PRECISIONS = ("float32", "float16", "bfloat16")
 GRAPH_FOLDER = Path(__file__).resolve().parents[2] / "outputs" / "graphs"
 _LONGEST = {"B": 64, "S": 8191, "C": 8192, "T": 8192}
 
@@ -130,7 +129,7 @@ def _modules(
 ) -> dict[str, tuple[nn.Module, GraphSpec]]:
     """Module and specification of every graph asked for; prefill comes before frame."""
     found: dict[str, nn.Module] = {}
-    noise = checkpoint.config.codebook_size * checkpoint.config.num_codebooks + 1
+    noise = noise_size(checkpoint.config)
     if {"prefill", "frame"} & set(graphs):
         dual_ar = checkpoint.load_dual_ar()
         rows = legal_rows(dual_ar, checkpoint.tokenizer().im_end_id)

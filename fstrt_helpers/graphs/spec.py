@@ -9,9 +9,10 @@ import torch
 from ..checkpoint import DualARConfig
 from ..errors import RuntimeInputError
 
-__all__ = ["GRAPHS", "LOGITS", "GraphSpec", "TensorSpec", "graph_spec", "kv_names"]
+__all__ = ["GRAPHS", "LOGITS", "PRECISIONS", "GraphSpec", "TensorSpec", "graph_spec", "kv_names", "noise_size"]
 
 GRAPHS = ("prefill", "frame", "codec_decode", "codec_encode")
+PRECISIONS = ("float32", "float16", "bfloat16")
 LOGITS = ("token_logits", "code_logits")
 """What ``frame`` returns besides the next column if asked to: float32 [B, V] and [B, 7, 1024]."""
 
@@ -36,6 +37,11 @@ class GraphSpec:
     graph: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
+
+
+def noise_size(config: DualARConfig) -> int:
+    """Random numbers a frame draws per row: one per legal token (codes and the end), one per code of the others."""
+    return config.codebook_size * config.num_codebooks + 1
 
 
 def kv_names(config: DualARConfig) -> list[tuple[str, str]]:

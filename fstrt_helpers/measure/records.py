@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["MEASUREMENTS", "keep_rows", "machine_facts"]
 
-MEASUREMENTS = "measurements.json"
+MEASUREMENTS = "measurements.json"  # {"schema": 1, "rows": [{…}, …], …}
 
 
 def machine_facts() -> dict[str, Any]:

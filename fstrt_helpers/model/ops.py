@@ -21,10 +21,8 @@ _OPSET = 24
 _decomposed = contextvars.ContextVar("decomposed_attention", default=False)
 
 
-def _onnx(op: str, inputs: tuple[Tensor | None, ...], attrs: dict, like: Tensor, shape=None) -> Tensor:
-    return torch.onnx.ops.symbolic(
-        op, inputs, attrs, dtype=like.dtype, shape=like.shape if shape is None else shape, version=_OPSET
-    )
+def _onnx(op: str, inputs: tuple[Tensor | None, ...], attrs: dict, like: Tensor) -> Tensor:
+    return torch.onnx.ops.symbolic(op, inputs, attrs, dtype=like.dtype, shape=like.shape, version=_OPSET)
 
 
 @contextlib.contextmanager

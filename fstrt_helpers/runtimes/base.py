@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import RuntimeInputError
 from ..graphs.spec import GraphSpec
 
-__all__ = ["Runtime", "check_inputs"]
+__all__ = ["Runtime", "check_inputs", "filled_columns"]
 
 
 class Runtime(Protocol):
@@ -76,4 +76,23 @@ def check_inputs(spec: GraphSpec, tensors: Mapping[str, Tensor]) -> dict[str, in
                 f"graph {spec.graph!r}: input {wanted.name!r} is {kind}{list(given.shape)}",
                 fix=f"give {wanted}" + (f" with {known}" if known else ""),
             )
+    if sizes.get("M", 0) % 4:
+        raise RuntimeInputError(
+            f"{sizes['M']} mel columns are no whole number of frames", fix="pad the audio to 2048 samples"
+        )
     return sizes
+
+
+def filled_columns(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> int:
+    """Cache columns in use after a prefill or a frame, in the fullest row. Reads ``start``: on a GPU the host waits.
+
+    Raises:
+        RuntimeInputError: They are more than the cache has.
+    """
+    filled = int(tensors["start"].max()) + sizes.get("S", 1)
+    if filled > sizes["C"]:
+        raise RuntimeInputError(
+            f"the KV cache is full: {filled} columns wanted, {sizes['C']} allocated",
+            fix="allocate a larger capacity or stop earlier",
+        )
+    return filled

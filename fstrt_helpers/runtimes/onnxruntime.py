@@ -17,8 +17,8 @@ from torch import Tensor
 from ..checkpoint import FRAME_SAMPLES, DualARConfig
 from ..errors import EnvironmentMissing, GraphError, RuntimeInputError
 from ..graphs.manifest import GraphManifest, read_manifest
-from ..graphs.spec import GRAPHS, LOGITS, GraphSpec, graph_spec
-from .base import check_inputs
+from ..graphs.spec import GRAPHS, LOGITS, GraphSpec, graph_spec, noise_size
+from .base import check_inputs, filled_columns
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -50,7 +50,7 @@ class OrtRuntime:
             )
         self.dtype = getattr(torch, self.manifest.precision)
         config = DualARConfig.from_dict(self.manifest.config)
-        noise = config.codebook_size * config.num_codebooks + 1
+        noise = noise_size(config)
         self.spec: GraphSpec = graph_spec(
             self.manifest.graph, config, noise=noise, dtype=self.dtype, logits=LOGITS[0] in self.manifest.outputs
         )
@@ -99,7 +99,8 @@ class OrtRuntime:
         if self._session is None:
             raise RuntimeInputError(f"graph {self.spec.graph!r} is not open", fix="call open() first")
         sizes = check_inputs(self.spec, tensors)
-        self._check_room(tensors, sizes)
+        if self.device.type == "cpu" and "start" in tensors:
+            filled_columns(tensors, sizes)
         binding = self._session.io_binding()
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
@@ -113,19 +114,6 @@ class OrtRuntime:
         if skip:
             out["waveform"] = out["waveform"][..., skip * FRAME_SAMPLES :]
         return out
-
-    def _check_room(self, tensors: Mapping[str, Tensor], sizes: dict[str, int]) -> None:
-        if self.spec.graph == "codec_encode" and sizes["M"] % 4:
-            raise RuntimeInputError(
-                f"{sizes['M']} mel columns are no whole number of frames", fix="pad the audio to 2048 samples"
-            )
-        if self.device.type == "cpu" and "start" in tensors:
-            filled = int(tensors["start"].max()) + sizes.get("S", 1)
-            if filled > sizes["C"]:
-                raise RuntimeInputError(
-                    f"the KV cache is full: {filled} columns wanted, {sizes['C']} allocated",
-                    fix="allocate a larger capacity or stop earlier",
-                )
 
     def _allocate(self, name: str, sizes: dict[str, int]) -> Tensor:
         rows, books, entries = sizes["B"], self._config.num_codebooks, self._config.codebook_size

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import RuntimeInputError
 from ..graphs.spec import LOGITS, GraphSpec, graph_spec
 from ..model.dual_ar import DualAR, StaticCache
 from ..model.firefly import Firefly
 from ..model.frame import Frame, SamplingInputs
-from .base import check_inputs
+from .base import check_inputs, filled_columns
 
 __all__ = ["TorchRuntime", "torch_runtimes"]
 
@@ -77,21 +76,12 @@ class TorchRuntime:
             case "codec_decode":
                 return {"waveform": self.module.decode(tensors["codes"], skip)}
             case "codec_encode":
-                if sizes["M"] % 4:
-                    raise RuntimeInputError(
-                        f"{sizes['M']} mel columns are no whole number of frames", fix="pad the audio to 2048 samples"
-                    )
                 return {"codes": self.module.encode(tensors["log_mel"].to(self.dtype))}
         start, mask = tensors["start"], tensors["mask"]
         new = mask.shape[2]
         filled = sizes["C"]
         if self.device.type == "cpu":
-            filled = int(start.max()) + new
-            if filled > sizes["C"]:
-                raise RuntimeInputError(
-                    f"the KV cache is full: {filled} columns wanted, {sizes['C']} allocated",
-                    fix="allocate a larger capacity or stop earlier",
-                )
+            filled = filled_columns(tensors, sizes)
             # One row that reads all filled slots needs no mask.
             mask = None if new == 1 and sizes["B"] == 1 else mask[..., :filled]
         caches = [

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import driver_gpus
 from ..errors import ParameterError
+from ..measure.records import MEASUREMENTS
 from ..tables import html_table, text_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Run", "choose", "main", "run_notebook", "write_index"]
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASUREMENTS = "measurements.json"  # {"schema": 1, "rows": [{…}, …]}, written by the notebooks
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ..checkpoint import Checkpoint
 from ..errors import EnvironmentMissing, GraphError, ParameterError
+from ..graphs.spec import PRECISIONS
 from ..runtimes.base import Runtime
 
 __all__ = ["BACKENDS", "PRECISIONS", "Backend", "open_backend"]
 
 BACKENDS = ("torch", "onnxruntime")
-PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint import DualARConfig
+from ..checkpoint import FRAME_SAMPLES, SAMPLE_RATE, DualARConfig
 from ..errors import ParameterError, PromptTooLong
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
@@ -19,7 +19,7 @@ from .cache import KVBuffers
 
 __all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget"]
 
-FRAMES_PER_SECOND = 44_100 / 2048
+FRAMES_PER_SECOND = SAMPLE_RATE / FRAME_SAMPLES
 LONGEST_CHUNK = 1024  # frames; upstream's default limit for one generation
 LEAST_BUDGET = 43  # frames; less than two seconds of room is not worth starting
 

@@ -45,7 +45,6 @@ class SpeechStream:
     ) -> None:
         self._engine, self._pieces, self._voice, self._settings = engine, pieces, voice, settings
         self._seed, self._limit, self._began = seed, limit, began
-        self._text_seconds = 0.0
         self._pieces_iterator = self._run()
         self.speech: Speech | None = None
 
