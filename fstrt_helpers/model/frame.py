@@ -55,8 +55,9 @@ class Frame(nn.Module):
         self.model = model
         vocab = torch.arange(model.config.vocab_size)
         weight = model.output_weight
-        self.register_buffer("rows", vocab if rows is None else rows, persistent=False)
-        self.register_buffer("codes", torch.arange(model.config.codebook_size), persistent=False)
+        self.register_buffer("rows", (vocab if rows is None else rows).to(weight.device), persistent=False)
+        codes = torch.arange(model.config.codebook_size, device=weight.device)
+        self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("head", weight if rows is None else weight[rows].detach().clone(), persistent=False)
 
     @property

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
-from ..errors import EnvironmentMissing, GraphError, ParameterError
+from ..errors import EnvironmentMissing, FstrtError, ParameterError
 from ..graphs.spec import PRECISIONS
 from ..runtimes.base import Runtime
+from ..runtimes.pool import LoopPool
+from .cache import PrefixCache
+from .faults import fault_of
 
-__all__ = ["BACKENDS", "PRECISIONS", "Backend", "open_backend"]
+__all__ = ["AUTO_ORDER", "BACKENDS", "PRECISIONS", "Backend", "open_backend", "open_last_resort"]
 
-BACKENDS = ("torch", "onnxruntime")
+_log = logging.getLogger("fstrt_helpers")
+
+BACKENDS = ("torch-cudagraph", "onnxruntime-cuda", "onnxruntime", "torch")
+AUTO_ORDER = BACKENDS
+"""Fastest first, as measured in ``data/benchmarks``; what cannot run here is passed over, with its reason."""
 
 
 @dataclass(frozen=True)
@@ -23,71 +31,173 @@ class Backend:
         name: One of :data:`BACKENDS`.
         runtimes: Runtime of each graph by name.
         reason: Why this back end was chosen, in words.
+        loops: Frame loops on the device; None where the host drives every frame.
+        prefixes: Keys and values of the reference turns it has met.
     """
 
     name: str
     runtimes: dict[str, Runtime]
     reason: str
+    loops: LoopPool | None = None
+    prefixes: PrefixCache = field(default_factory=PrefixCache)
+
+    def close(self) -> None:
+        """Releases what was opened."""
+        self.prefixes.clear()
+        if self.loops is not None:
+            self.loops.close()
+        for runtime in self.runtimes.values():
+            runtime.close()
 
 
-def open_backend(checkpoint: Checkpoint, backend: str, precision: str, graph_folder: Path | None = None) -> Backend:
+def open_backend(
+    checkpoint: Checkpoint, backend: str, precision: str, graph_folder: Path | None = None, *, why: str = "asked for"
+) -> Backend:
     """Opens the four graphs of a checkpoint.
 
     Args:
         checkpoint: What to load.
-        backend: ``auto`` or one of :data:`BACKENDS`. ``auto`` takes ONNX Runtime if the checkpoint's graphs have been
-            exported and open, else PyTorch.
+        backend: ``auto`` or one of :data:`BACKENDS`. ``auto`` takes the first of :data:`AUTO_ORDER` that opens.
         precision: ``auto`` or one of :data:`PRECISIONS`.
         graph_folder: Root of the exported graphs; ``outputs/graphs`` by default.
+        why: Why a back end that is named was chosen, for :attr:`Backend.reason`.
 
     Raises:
         ParameterError: No such back end or precision.
         GraphError: ONNX Runtime was asked for and a graph is missing, damaged, or from another checkpoint.
-        EnvironmentMissing: ONNX Runtime was asked for and cannot run here.
+        EnvironmentMissing: What was asked for cannot run here.
     """
     if backend not in ("auto", *BACKENDS):
         raise ParameterError(f"there is no back end {backend!r}", fix=f"use auto or one of: {', '.join(BACKENDS)}")
     if precision not in ("auto", *PRECISIONS):
         raise ParameterError(f"there is no precision {precision!r}", fix=f"use auto or one of: {', '.join(PRECISIONS)}")
-    if backend == "torch":
-        return _open_torch(checkpoint, precision, "asked for")
-    if backend == "onnxruntime":
-        return _open_onnxruntime(checkpoint, precision, "asked for", graph_folder)
-    try:
-        return _open_onnxruntime(checkpoint, precision, "the fastest here", graph_folder)
-    except (EnvironmentMissing, GraphError) as error:
-        return _open_torch(checkpoint, precision, f"ONNX Runtime cannot: {error.what}")
+    openers = {
+        "torch-cudagraph": _open_cudagraph,
+        "onnxruntime-cuda": _open_onnxruntime_cuda,
+        "onnxruntime": _open_onnxruntime,
+        "torch": _open_torch,
+    }
+    if backend != "auto":
+        return openers[backend](checkpoint, precision, why, graph_folder)
+    passed: list[str] = []
+    for name in AUTO_ORDER[:-1]:
+        why = "; ".join(["the fastest here", *passed])
+        try:
+            return openers[name](checkpoint, precision, why, graph_folder)
+        except Exception as error:
+            if (reason := fault_of(error)) is None:
+                raise
+            _log.info("back end %s is passed over: %s", name, reason)
+            passed.append(f"{name} {reason}")
+    return _open_torch(checkpoint, precision, "; ".join(passed), graph_folder)
 
 
-def _open_torch(checkpoint: Checkpoint, precision: str, why: str) -> Backend:
+def open_last_resort(checkpoint: Checkpoint, why: str) -> Backend:
+    """PyTorch in float32 on the CPU: needs nothing but the checkpoint.
+
+    Args:
+        checkpoint: What to load.
+        why: For :attr:`Backend.reason`.
+    """
+    return Backend("torch", _torch_runtimes(checkpoint, "cpu", "float32"), f"torch on cpu: {why}")
+
+
+def _precision(precision: str, default: str) -> str:
+    return default if precision == "auto" else precision
+
+
+def _torch_runtimes(checkpoint: Checkpoint, device: str, precision: str) -> dict[str, Runtime]:
     import torch
 
     from ..model.frame import legal_rows
     from ..runtimes.torch import torch_runtimes
 
+    if precision not in ("float32", "float16", "bfloat16"):
+        raise EnvironmentMissing(
+            f"PyTorch does not run {precision} here", fix="use onnxruntime or an engine, or another precision"
+        )
+    dtype = getattr(torch, precision)
+    dual_ar = checkpoint.load_dual_ar()
+    rows = legal_rows(dual_ar, checkpoint.tokenizer().im_end_id)
+    runtimes = torch_runtimes(
+        dual_ar.to(device=device, dtype=dtype), checkpoint.load_codec().to(device=device, dtype=dtype), rows
+    )
+    if hasattr(dual_ar, "output"):
+        del dual_ar.output  # the frame keeps its own rows of it
+    return {name: runtime.open() for name, runtime in runtimes.items()}
+
+
+def _open_torch(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
+    import torch
+
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
-    if precision == "auto":
-        precision = "float16" if gpu else "float32"
-    dtype = getattr(torch, precision)
-    dual_ar = checkpoint.load_dual_ar().to(device=device, dtype=dtype)
-    codec = checkpoint.load_codec().to(device=device, dtype=dtype)
-    rows = legal_rows(dual_ar, checkpoint.tokenizer().im_end_id)
-    runtimes = {name: runtime.open() for name, runtime in torch_runtimes(dual_ar, codec, rows).items()}
+    runtimes = _torch_runtimes(checkpoint, device, _precision(precision, "float16" if gpu else "float32"))
     return Backend("torch", runtimes, f"torch on {device}: {why}")
 
 
-def _open_onnxruntime(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
-    import onnxruntime
+def _open_cudagraph(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
+    import torch
 
-    from ..graphs.export import GRAPH_FOLDER
+    from ..runtimes.buffers import open_memory
+    from ..runtimes.pool import torch_pool
+
+    if not torch.cuda.is_available():
+        raise EnvironmentMissing(
+            "there is no CUDA device", fix="use another back end; notebook 00 says what is missing"
+        )
+    runtimes = _torch_runtimes(checkpoint, "cuda", _precision(precision, "float16"))
+    loops = torch_pool(runtimes, open_memory(torch.device("cuda", torch.cuda.current_device())))
+    return Backend("torch-cudagraph", runtimes, f"torch-cudagraph on cuda: {why}", loops)
+
+
+def _open_onnxruntime(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
     from ..runtimes.onnxruntime import onnxruntime_runtimes
 
-    gpu = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    device = "cuda" if gpu else "cpu"
-    if precision == "auto":
-        precision = "float16" if gpu else "float32"
-    place = (folder or GRAPH_FOLDER) / checkpoint.name / precision
-    runtimes = onnxruntime_runtimes(place, device=device, fingerprint=checkpoint.fingerprint)
-    opened = {name: runtime.open() for name, runtime in runtimes.items()}
-    return Backend("onnxruntime", opened, f"onnxruntime on {device}: {why}")
+    precision = _precision(precision, "float32")
+    label = f"{precision}-nbits" if precision in ("int8", "int4") else precision
+    place = _graphs(checkpoint, label, folder)
+    runtimes = onnxruntime_runtimes(place, device="cpu", fingerprint=checkpoint.fingerprint)
+    return Backend("onnxruntime", _open_all(runtimes), f"onnxruntime on cpu: {why}")
+
+
+def _open_onnxruntime_cuda(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
+    import onnxruntime
+    import torch
+
+    from ..runtimes.buffers import open_memory
+    from ..runtimes.onnxruntime import onnxruntime_runtimes
+    from ..runtimes.pool import onnxruntime_pool
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() or not torch.cuda.is_available():
+        raise EnvironmentMissing(
+            "there is no CUDA device or no CUDA provider",
+            where=f"onnxruntime {onnxruntime.__version__}",
+            fix="pip install onnxruntime-gpu in place of onnxruntime; notebook 00 says what else is missing",
+        )
+    if precision == "int4":
+        raise EnvironmentMissing("int4 graphs run on a CPU only", fix="backend='onnxruntime', or another precision")
+    memory = open_memory(torch.device("cuda", torch.cuda.current_device()))
+    place = _graphs(checkpoint, _precision(precision, "float16"), folder)
+    runtimes = onnxruntime_runtimes(place, device="cuda", fingerprint=checkpoint.fingerprint, stream=memory.stream)
+    opened = _open_all(runtimes)
+    loops = onnxruntime_pool(opened["prefill"], opened["frame"], memory, cuda_graph=True)
+    return Backend("onnxruntime-cuda", opened, f"onnxruntime on cuda: {why}", loops)
+
+
+def _graphs(checkpoint: Checkpoint, label: str, folder: Path | None) -> Path:
+    from ..graphs.export import GRAPH_FOLDER
+
+    return (folder or GRAPH_FOLDER) / checkpoint.name / label
+
+
+def _open_all(runtimes: dict[str, Runtime]) -> dict[str, Runtime]:
+    opened: dict[str, Runtime] = {}
+    try:
+        for name, runtime in runtimes.items():
+            opened[name] = runtime.open()
+    except FstrtError:
+        for runtime in opened.values():
+            runtime.close()
+        raise
+    return opened

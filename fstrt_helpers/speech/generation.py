@@ -15,7 +15,7 @@ from ..errors import ParameterError, PromptTooLong
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
 from ..runtimes.base import Runtime
-from .cache import KVBuffers
+from .cache import KVBuffers, PrefixCache, require_finite
 
 __all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget"]
 
@@ -48,26 +48,27 @@ class SamplingSettings:
                 raise ParameterError(f"{name} is {value!r}", fix=f"give a number {words} to {high}")
 
 
-def frame_budget(prompt_columns: int, max_seq_len: int, max_frames: int | None) -> int:
-    """Frames that may be generated after a prompt.
+def frame_budget(prompt_columns: int, max_seq_len: int, limit: int | None) -> int:
+    """Frames that may be generated after a prompt: as many as fit, at most 1024.
 
     Args:
         prompt_columns: Length S of the prompt.
         max_seq_len: Columns the model was made for.
-        max_frames: What the caller allows; None means as many as fit, at most 1024.
+        limit: Most frames the caller allows; None for no limit.
 
     Raises:
-        PromptTooLong: There is no room for that many frames, or for two seconds if no number was given.
+        PromptTooLong: There is no room for two seconds, or for `limit` frames if that is less.
     """
     room = max_seq_len - prompt_columns
-    wanted = LEAST_BUDGET if max_frames is None else max_frames
+    limit = LONGEST_CHUNK if limit is None else limit
+    wanted = min(LEAST_BUDGET, limit)
     if room < wanted:
         raise PromptTooLong(
             f"the prompt takes {prompt_columns} of {max_seq_len} columns; {max(room, 0) / FRAMES_PER_SECOND:.1f} s of "
             f"speech would fit, {wanted / FRAMES_PER_SECOND:.1f} s are wanted",
             fix="use a shorter reference voice, shorter text chunks, or a smaller max_seconds",
         )
-    return min(room, LONGEST_CHUNK) if max_frames is None else max_frames
+    return min(room, LONGEST_CHUNK, limit)
 
 
 def find_loop(columns: list[np.ndarray], *, longest_period: int = 16, span: int = 43) -> int | None:
@@ -101,6 +102,11 @@ class Generation:
         budget: Most frames to produce.
         seed: Seed of the noise.
         im_end_id: Token that ends the turn.
+        shared: Columns at the beginning of the prompt that other prompts have too; they are prefilled by themselves.
+        prefixes: Where their keys and values are kept.
+
+    Raises:
+        NonFiniteOutput: While iterating: new keys or values are no numbers.
 
     Attributes:
         stop_reason: ``eos`` (the model ended), ``length`` (budget used up) or ``loop`` (frames repeat); None
@@ -118,9 +124,12 @@ class Generation:
         budget: int,
         seed: int,
         im_end_id: int,
+        shared: int = 0,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self._runtimes, self._config, self._settings = runtimes, config, settings
         self._prompt, self._budget, self._im_end = prompt, budget, im_end_id
+        self._shared, self._prefixes = shared, prefixes or PrefixCache(0)
         self._noise = torch.Generator().manual_seed(seed)
         self.stop_reason: str | None = None
         self.prefill_seconds = 0.0
@@ -132,7 +141,12 @@ class Generation:
         began = time.perf_counter()
         kv = KVBuffers(self._config, frame.spec.inputs[-1].dtype, device, self._prompt.shape[1])
         prompt = torch.from_numpy(self._prompt)[None].to(device)  # [1, 9, S]
-        self._prefill(prompt[:, :, :-1], kv)
+        shared = self._shared
+        if shared:
+            self._prefixes.fill(
+                self._prompt[:, :shared], kv.tensors, lambda: self._prefill(prompt[:, :, :shared], kv, 0)
+            )
+        self._prefill(prompt[:, :, shared:-1], kv, shared)
         self.prefill_seconds = time.perf_counter() - began
 
         column = prompt[:, :, -1:]
@@ -161,6 +175,7 @@ class Generation:
                 **kv.tensors,
             }
             column = frame.run(tensors)["next"][:, :, None]
+            require_finite(kv.tensors, position, position + 1)
             spoken = column[0, :, 0].cpu().numpy()
             self.frame_seconds += time.perf_counter() - began
             if spoken[0] == self._im_end:
@@ -175,9 +190,10 @@ class Generation:
                 return
         self.stop_reason = "length"
 
-    def _prefill(self, columns: Tensor, kv: KVBuffers) -> None:
+    def _prefill(self, columns: Tensor, kv: KVBuffers, first: int) -> None:
         if not columns.shape[2]:  # a prompt of one column has nothing to prefill
             return
-        start = torch.zeros(1, dtype=torch.int64, device=columns.device)
+        start = torch.full((1,), first, dtype=torch.int64, device=columns.device)
         mask = causal_mask(start, columns.shape[2], kv.capacity)
         self._runtimes["prefill"].run({"columns": columns, "start": start, "mask": mask, **kv.tensors})
+        require_finite(kv.tensors, first, first + columns.shape[2])

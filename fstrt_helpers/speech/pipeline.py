@@ -16,7 +16,8 @@ from ..text.clean import clean_text
 from ..text.split import split_text
 from .backends import Backend, open_backend
 from .decoding import left_context
-from .generation import FRAMES_PER_SECOND, SamplingSettings
+from .device_generation import DeviceGeneration
+from .generation import FRAMES_PER_SECOND, Generation, SamplingSettings
 from .result import Speech
 from .stream import SpeechStream
 from .voice import Voice, encode_voice, shipped_voices
@@ -30,6 +31,7 @@ class FishSpeech:
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         self.checkpoint = checkpoint
         self.runtimes = backend.runtimes
+        self.loops = backend.loops
         self.backend = backend.name
         self.backend_reason = backend.reason
         self.sample_rate = SAMPLE_RATE
@@ -63,6 +65,15 @@ class FishSpeech:
     def __repr__(self) -> str:
         facts = self.runtimes["frame"].describe()
         return f"FishSpeech({self.checkpoint.name!r}, " + ", ".join(f"{k}={v}" for k, v in facts.items()) + ")"
+
+    def generation(
+        self, prompt: np.ndarray, settings: SamplingSettings, budget: int, seed: int
+    ) -> Generation | DeviceGeneration:
+        """The frame loop for one prompt int64 [9, S]: on the device where the back end has loops there."""
+        config, end = self.checkpoint.config, self.tokenizer.im_end_id
+        if self.loops is not None:
+            return DeviceGeneration(self.loops, config, prompt, settings, budget, seed, end)
+        return Generation(self.runtimes, config, prompt, settings, budget, seed, end)
 
     @property
     def voices(self) -> list[str]:

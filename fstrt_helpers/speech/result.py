@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import AudioError
+from .fallback import Fallback
 from .generation import SamplingSettings
 
 __all__ = ["Chunk", "Speech", "Timings"]
@@ -24,11 +25,13 @@ class Chunk:
         codes: int64 [8, T]; T is 0 if it was not spoken.
         stop_reason: ``eos``: the model ended it. ``length``: the time allowed ran out, its end (or all of it,
             if T is 0) was not spoken. ``loop``: frames repeated and it was stopped.
+        backend: Back end that spoke all of it; None if it was not spoken.
     """
 
     text: str
     codes: np.ndarray
     stop_reason: str
+    backend: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ class Speech:
         settings: Sampling settings.
         seed: Seed that reproduces it on the same machine.
         voice: Name of the reference voice, or None.
-        backend: Back end that spoke.
+        backend: Back end that spoke the last chunk; each chunk has its own.
+        fallbacks: The steps that led to it from the back end first opened or asked for. ``chunk`` is None for those
+            that were not taken in this speech.
     """
 
     audio: np.ndarray
@@ -93,6 +98,7 @@ class Speech:
     seed: int
     voice: str | None
     backend: str
+    fallbacks: tuple[Fallback, ...] = ()
 
     @property
     def codes(self) -> np.ndarray:

@@ -1,7 +1,12 @@
-"""One speech in the making: pieces of audio come out while the frame loop goes on."""
+"""One speech in the making: pieces of audio come out while the frame loop goes on.
+
+A chunk of text is spoken by one back end from its first sample to its last. When the back end fails in the middle, the
+next one speaks the chunk again from its beginning, with the same seed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,7 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..text.prompt import build_prompt
+from .backends import Backend
 from .decoding import CodecStream
+from .device_generation import DeviceGeneration
+from .fallback import Fallback, Held
 from .generation import Generation, SamplingSettings, frame_budget
 from .result import Chunk, Speech, Timings
 from .voice import Voice
@@ -31,6 +39,9 @@ class SpeechStream:
 
     Attributes:
         speech: The whole result, once the last piece was taken; None before.
+        discarded: What was handed out in vain, because its chunk was spoken again by another back end: the number of
+            the first sample and that behind the last, counted over all samples handed out. Empty without a fallback;
+            then the pieces join to ``speech.audio``.
     """
 
     def __init__(
@@ -45,8 +56,12 @@ class SpeechStream:
     ) -> None:
         self._engine, self._pieces, self._voice, self._settings = engine, pieces, voice, settings
         self._seed, self._limit, self._began = seed, limit, began
+        # Each chunk's own columns; what stands before them is the same for all chunks.
+        self._texts = [self._build(piece, []) for piece in pieces]
+        self._prefix = self._reference(voice.text, voice.codes) if voice is not None else None
         self._pieces_iterator = self._run()
         self.speech: Speech | None = None
+        self.discarded: list[tuple[int, int]] = []
 
     def __iter__(self) -> SpeechStream:
         return self
@@ -55,62 +70,71 @@ class SpeechStream:
         return next(self._pieces_iterator)
 
     def check_room(self) -> None:
-        """Builds every prompt that is known before speaking, so that one that is too long fails early."""
-        for piece in self._pieces:
-            self._prompt(piece, [])
+        """Looks at every prompt that is known before speaking, so that one that is too long fails early.
 
-    def _prompt(self, piece: str, spoken: list[Chunk]) -> tuple[np.ndarray, int]:
-        """Prompt int64 [9, S] and frame budget of a piece; `spoken` are the chunks before it."""
-        config = self._engine.checkpoint.config
-        references = []
-        if self._voice is not None:
-            references = [(self._voice.text, self._voice.codes)]
-        elif spoken and 0 < spoken[0].codes.shape[1] <= config.max_seq_len // 2:
-            references = [(spoken[0].text.strip(), spoken[0].codes)]  # keeps the voice of the first chunk
-        prompt = build_prompt(self._engine.tokenizer, piece.strip(), references, config.num_codebooks)
+        Raises:
+            PromptTooLong: One leaves too little room in the KV cache.
+        """
+        for index in range(len(self._pieces)):
+            self._budget(self._prompt(index)[0].shape[1], [])
+
+    def _build(self, piece: str, references: list[tuple[str, np.ndarray]]) -> np.ndarray:
+        books = self._engine.checkpoint.config.num_codebooks
+        return build_prompt(self._engine.tokenizer, piece.strip(), references, books)
+
+    def _reference(self, text: str, codes: np.ndarray) -> np.ndarray:
+        """System turn and reference turns, int64 [9, P]: what a prompt has before its text if it has a reference."""
+        return self._build(self._pieces[0], [(text, codes)])[:, : -self._texts[0].shape[1]]
+
+    def _prompt(self, index: int) -> tuple[np.ndarray, int]:
+        """Prompt int64 [9, S] of a piece, and how many of its first columns it shares with the others."""
+        if self._prefix is None:
+            return self._texts[index], 0
+        return np.concatenate([self._prefix, self._texts[index]], axis=1), self._prefix.shape[1]
+
+    def _budget(self, columns: int, spoken: list[Chunk]) -> int:
         left = None if self._limit is None else self._limit - sum(c.codes.shape[1] for c in spoken)
-        room = frame_budget(prompt.shape[1], config.max_seq_len, None)
-        return prompt, room if left is None else min(room, left)
+        return frame_budget(columns, self._engine.checkpoint.config.max_seq_len, left)
 
     def _run(self) -> Iterator[np.ndarray]:
         engine = self._engine
         chunks: list[Chunk] = []
         audio: list[np.ndarray] = []
-        seconds = {
-            "text": time.perf_counter() - self._began,
-            "prefill": 0.0,
-            "frames": 0.0,
-            "codec": 0.0,
-            "codec_work": 0.0,
-        }
-        first_audio = 0.0
+        seconds = dict.fromkeys(("text", "prefill", "frames", "codec", "codec_work"), 0.0)
+        seconds["text"] = time.perf_counter() - self._began
+        first_audio, handed_out = 0.0, 0
+        way, taken = engine.backends.current.way, []  # fallbacks before this speech, and in it
         for index, piece in enumerate(self._pieces):
-            began = time.perf_counter()
-            prompt, budget = self._prompt(piece, chunks)
-            seconds["text"] += time.perf_counter() - began
+            prompt, shared = self._prompt(index)
+            budget = self._budget(prompt.shape[1], chunks)
             if budget <= 0:
-                chunks.append(Chunk(piece, np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64), "length"))
+                chunks.append(Chunk(piece, self._codes([]), "length"))
                 continue
-            seed = (self._seed * 1_000_003 + index) % 2**63  # every chunk can be spoken again by itself
-            generation = Generation(
-                engine.runtimes,
-                engine.checkpoint.config,
-                prompt,
-                self._settings,
-                budget,
-                seed,
-                engine.tokenizer.im_end_id,
-            )
-            codec = CodecStream(engine.runtimes["codec_decode"], engine.left_context, PIECES)
-            columns: list[np.ndarray] = []
-            for samples in self._audio(generation, codec, columns, seconds):
-                first_audio = first_audio or time.perf_counter() - self._began
-                audio.append(samples)
-                yield samples
-            seconds["prefill"] += generation.prefill_seconds
-            seconds["frames"] += generation.frame_seconds
-            codes = np.stack(columns, axis=1) if columns else np.zeros((prompt.shape[0] - 1, 0), dtype=np.int64)
-            chunks.append(Chunk(piece, codes, generation.stop_reason))
+            while True:
+                attempt = _Attempt(dict.fromkeys(seconds, 0.0))
+                begins = handed_out
+                try:
+                    with engine.backends.lease() as held:
+                        way = held.way
+                        for samples in self._speak(held.backend, attempt, prompt, shared, budget, index):
+                            if not audio and handed_out == begins:
+                                first_audio = time.perf_counter() - self._began
+                            handed_out += len(samples)
+                            attempt.audio.append(samples)
+                            yield samples
+                except Exception as error:
+                    taken += engine.backends.move_on(held, error, index)
+                    if handed_out > begins:
+                        self.discarded.append((begins, handed_out))
+                else:
+                    break
+            audio += attempt.audio
+            for stage in seconds:
+                seconds[stage] += attempt.seconds[stage]
+            chunks.append(Chunk(piece, self._codes(attempt.columns), attempt.stop_reason, held.backend.name))
+            if self._prefix is None and 0 < len(attempt.columns) <= engine.checkpoint.config.max_seq_len // 2:
+                # TODO
+                self._prefix = self._reference(piece.strip(), chunks[-1].codes)
         wave = np.concatenate(audio) if audio else np.zeros(0, dtype=np.float32)
         total = time.perf_counter() - self._began
         self.speech = Speech(
@@ -124,32 +148,6 @@ class SpeechStream:
             voice=None if self._voice is None else self._voice.name,
             backend=engine.backend,
         )
-
-    @staticmethod
-    def _audio(
-        generation: Generation, codec: CodecStream, columns: list[np.ndarray], seconds: dict[str, float]
-    ) -> Iterator[np.ndarray]:
-        """Drives the frame loop; pieces are decoded in a second thread meanwhile, the last one in this thread."""
-
-        def timed(stage: str, work: Callable[[], np.ndarray]) -> np.ndarray:
-            began = time.perf_counter()
-            samples = work()
-            seconds[stage] += time.perf_counter() - began
-            return samples
-
-        with ThreadPoolExecutor(1, "codec", initializer=_keep_to_one_core) as beside:
-            waiting: deque[Future[np.ndarray]] = deque()
-            for column in generation:
-                columns.append(column[1:])
-                if decode := codec.push(column[1:]):
-                    waiting.append(beside.submit(timed, "codec_work", decode))
-                while waiting and waiting[0].done():
-                    yield waiting.popleft().result()
-            for piece in waiting:
-                yield timed("codec", piece.result)
-        if decode := codec.flush():
-            yield timed("codec", lambda: timed("codec_work", decode))
-
 
 def _keep_to_one_core() -> None:
     """The frame loop works on the other cores; a second thread for the codec would only make both wait."""
