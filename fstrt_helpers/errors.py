@@ -7,13 +7,19 @@ from __future__ import annotations
 
 __all__ = [
     "AudioError",
+    "BackendFailed",
+    "BuildCancelled",
     "CheckpointError",
     "DownloadError",
+    "EngineError",
+    "EngineRefused",
     "EnvironmentMissing",
     "FstrtError",
     "GraphError",
+    "NonFiniteOutput",
     "NotebookOrderError",
     "ParameterError",
+    "ProfileError",
     "PromptTooLong",
     "RuntimeInputError",
     "TextError",
@@ -82,3 +88,27 @@ class RuntimeInputError(FstrtError):
 
 class NotebookOrderError(FstrtError):
     """A notebook needs a file that an earlier notebook writes."""
+
+
+class EngineError(FstrtError):
+    """A graph cannot be built into an engine, or the engine is not what was asked for."""
+
+
+class ProfileError(EngineError):
+    """An optimisation profile does not fit the graph it is meant for."""
+
+
+class BuildCancelled(EngineError):
+    """An engine build was stopped on request; nothing was written."""
+
+
+class EngineRefused(EngineError):
+    """An engine file that is not loaded: nothing vouches for it, or it was made for something else."""
+
+
+class NonFiniteOutput(FstrtError):
+    """A back end computed NaN or infinity where there must be numbers."""
+
+
+class BackendFailed(FstrtError):
+    """A back end failed while speaking, and no other one may take over or is left."""

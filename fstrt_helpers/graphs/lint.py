@@ -112,4 +112,4 @@ def _spec_of(view: GraphView) -> GraphSpec | None:
     manifest = read_manifest(view.path)
     config = DualARConfig.from_dict(manifest.config)
     noise = config.codebook_size * config.num_codebooks + 1
-    return graph_spec(manifest.graph, config, noise=noise, dtype=getattr(torch, manifest.precision))
+    return graph_spec(manifest.graph, config, noise=noise, dtype=getattr(torch, manifest.activation_type))

@@ -15,7 +15,7 @@ from ..errors import GraphError
 __all__ = ["GraphManifest", "file_sha256", "graph_path", "read_manifest"]
 
 SCHEMA = 1
-_FIX = "export it again: notebook 02, or `python -m fstrt_helpers.graphs.export`"
+_FIX = "make it again: notebook 02, or `python -m fstrt_helpers.graphs.export`; INT8 and INT4: `graphs.precision`"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GraphManifest:
         graph: ``prefill``, ``frame``, ``codec_decode`` or ``codec_encode``.
         checkpoint: Name of the checkpoint.
         fingerprint: Hash of the checkpoint's weights and configuration.
-        precision: ``float32``, ``float16`` or ``bfloat16``.
+        precision: One of :data:`fstrt_helpers.graphs.spec.PRECISIONS`.
         attention: ``fused`` (one Attention operator) or ``decomposed``.
         opset: ONNX opset.
         onnx_sha256: Hash of the ``.onnx`` file.
@@ -36,6 +36,12 @@ class GraphManifest:
         config: The transformers' configuration.
         versions: Libraries that made it.
         seconds: Wall-clock time of the export.
+        form: How a quantised graph spells it: ``qdq`` or ``nbits``; empty for one that is not quantised.
+        activations: Type of a quantised graph's keys, values and other activations; empty means `precision`.
+        quantised: How many weights were quantised, by the operator that reads them.
+        kept: Weights that could have been quantised and were not.
+        block_size: Weights per scale in form ``nbits``.
+        calibration: Method and data that activation ranges come from.
     """
 
     graph: str
@@ -52,6 +58,17 @@ class GraphManifest:
     versions: dict[str, str]
     seconds: float
     schema: int = SCHEMA
+    form: str = ""
+    activations: str = ""
+    quantised: dict[str, int] = dataclasses.field(default_factory=dict)
+    kept: list[str] = dataclasses.field(default_factory=list)
+    block_size: int = 0
+    calibration: str = ""
+
+    @property
+    def activation_type(self) -> str:
+        """Type of keys, values and other activations: ``float32``, ``float16`` or ``bfloat16``."""
+        return self.activations or self.precision
 
     def write(self, path: Path) -> None:
         """Writes the JSON in one step."""

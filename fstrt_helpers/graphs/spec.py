@@ -9,10 +9,23 @@ import torch
 from ..checkpoint import DualARConfig
 from ..errors import RuntimeInputError
 
-__all__ = ["GRAPHS", "LOGITS", "PRECISIONS", "GraphSpec", "TensorSpec", "graph_spec", "kv_names", "noise_size"]
+__all__ = [
+    "FLOATS",
+    "GRAPHS",
+    "LOGITS",
+    "PRECISIONS",
+    "GraphSpec",
+    "TensorSpec",
+    "graph_spec",
+    "kv_names",
+    "noise_size",
+]
 
 GRAPHS = ("prefill", "frame", "codec_decode", "codec_encode")
-PRECISIONS = ("float32", "float16", "bfloat16")
+FLOATS = ("float32", "float16", "bfloat16")
+"""What a graph can be exported in."""
+PRECISIONS = (*FLOATS, "int8", "int4")
+"""What a graph can be run in: the same names for every back end."""
 LOGITS = ("token_logits", "code_logits")
 """What ``frame`` returns besides the next column if asked to: float32 [B, V] and [B, 7, 1024]."""
 

@@ -21,6 +21,8 @@ from ..errors import EnvironmentMissing, ParameterError
 
 __all__ = ["DeviceMemory", "PycudaMemory", "TorchMemory", "open_memory"]
 
+_KEPT: list[Any] = []  # pycuda's streams: PyTorch's allocator remembers their handles for as long as the process lives
+
 
 class DeviceMemory(Protocol):
     """What a GPU runtime needs from the device.
@@ -88,8 +90,9 @@ class PycudaMemory:
         self.device = torch.device("cuda", device.index or 0)
         self._context = driver.Device(self.device.index).retain_primary_context()
         with self._current():
-            self._stream = driver.Stream()
-        self.stream = torch.cuda.ExternalStream(self._stream.handle, device=self.device)
+            stream = driver.Stream()
+        _KEPT.append(stream)
+        self.stream = torch.cuda.ExternalStream(stream.handle, device=self.device)
         self.allocated = 0
 
     @contextlib.contextmanager

@@ -54,7 +54,9 @@ class FusedFrame:
     def __init__(self, frame: Frame, state: FrameState, *, coarse: bool = False) -> None:
         self.capture = "all"
         self._coarse = coarse
-        overlap = state.device.type == "cuda" and torch.cuda.get_device_capability(state.device) >= (9, 0)
+        # Reading weights before the kernel in front is done pays as long as few programs fill the GPU.
+        overlap = state.batch == 1 and state.device.type == "cuda"
+        overlap = overlap and torch.cuda.get_device_capability(state.device) >= (9, 0)
         self._overlap = {"PDL": True, "launch_pdl": True} if overlap else {"PDL": False}
         if missing := fused_missing(frame.model.config):
             raise EnvironmentMissing(f"no fused frame: {missing}", fix="use the plain CUDA graph")
@@ -253,7 +255,7 @@ class FusedFrame:
 
         state, i, model = self._state, self._state.inputs, self._model
         v = len(ids)
-        ids_each = 512 if self._coarse else 8 if state.batch == 1 else 32
+        ids_each, warps = (512, 4) if self._coarse else (8, 4) if state.batch == 1 else (16, 8)
         programs = -(-v // ids_each)
         kernels.draw[(state.batch, programs)](
             self._logits,
@@ -283,6 +285,7 @@ class FusedFrame:
             DP=_power(model.config.fast_dim),
             STRIDE=stride,
             TOKEN=token,
+            num_warps=warps,
             **self._overlap,
         )
 
@@ -291,6 +294,6 @@ def _tiles(n: int, k: int, dot: bool) -> tuple[int, int, int]:
     """Rows and columns of the weight tile one program reads at once, and its warps."""
     if dot:
         return (32 if n > 2048 else 16), min(256, max(16, _power(k))), 4
-    if k > 1024:
-        return 2, 2048, 8
-    return (8 if n > 2048 else 4), min(1024, _power(k)), 8
+    if k > 2048:
+        return 2, min(4096, _power(k)), 8
+    return (4 if n > 2048 else 2), min(1024, _power(k)), 4

@@ -100,14 +100,27 @@ def linear(
         if GATE:
             gates = tl.load(gate + n[:, None] * K + k[None, :], mask=inside & (k < K)[None, :], other=0.0)
         _wait(PDL)
-        r = tl.arange(0, ROWS)
-        scale = tl.full([ROWS], 1.0, tl.float32)
-        if NORM:
+        if ROWS == 1:
             whole = tl.arange(0, KP)
-            squares = tl.load(x + r[:, None] * K + whole[None, :], mask=(whole < K)[None, :], other=0.0).to(tl.float32)
-            scale = tl.rsqrt(tl.sum(squares * squares, 1) / K + eps)
-        total = tl.zeros([ROWS, BN], tl.float32)
-        total_gate = tl.zeros([ROWS, BN], tl.float32)
+            scale = 1.0
+            if NORM:
+                squares = tl.load(x + whole, mask=whole < K, other=0.0).to(tl.float32)
+                scale = tl.rsqrt(tl.sum(squares * squares) / K + eps)
+            total = tl.zeros([BN], tl.float32)
+            total_gate = tl.zeros([BN], tl.float32)
+            where = n
+            kept = n < N
+        else:
+            r = tl.arange(0, ROWS)
+            scale = tl.full([ROWS], 1.0, tl.float32)
+            if NORM:
+                whole = tl.arange(0, KP)[None, :]
+                squares = tl.load(x + r[:, None] * K + whole, mask=whole < K, other=0.0).to(tl.float32)
+                scale = tl.rsqrt(tl.sum(squares * squares, 1) / K + eps)
+            total = tl.zeros([ROWS, BN], tl.float32)
+            total_gate = tl.zeros([ROWS, BN], tl.float32)
+            where = r[:, None] * N + n[None, :]
+            kept = (n < N)[None, :] & (r >= 0)[:, None]
         for k0 in tl.static_range(0, K, BK):
             k = k0 + tl.arange(0, BK)
             if k0 > 0:
@@ -115,20 +128,27 @@ def linear(
                 weights = tl.load(w + n[:, None] * K + k[None, :], mask=tile, other=0.0)
                 if GATE:
                     gates = tl.load(gate + n[:, None] * K + k[None, :], mask=tile, other=0.0)
-            value = tl.load(x + r[:, None] * K + k[None, :], mask=(k < K)[None, :], other=0.0).to(tl.float32)
-            if NORM:
-                value = value * scale[:, None] * tl.load(norm + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
-            total += tl.sum(weights.to(tl.float32)[None, :, :] * value[:, None, :], 2)
-            if GATE:
-                total_gate += tl.sum(gates.to(tl.float32)[None, :, :] * value[:, None, :], 2)
+            if ROWS == 1:
+                value = tl.load(x + k, mask=k < K, other=0.0).to(tl.float32)
+                if NORM:
+                    value = value * scale * tl.load(norm + k, mask=k < K, other=0.0).to(tl.float32)
+                total += tl.sum(weights.to(tl.float32) * value[None, :], 1)
+                if GATE:
+                    total_gate += tl.sum(gates.to(tl.float32) * value[None, :], 1)
+            else:
+                value = tl.load(x + r[:, None] * K + k[None, :], mask=(k < K)[None, :], other=0.0).to(tl.float32)
+                if NORM:
+                    value = value * scale[:, None] * tl.load(norm + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+                total += tl.sum(weights.to(tl.float32)[None, :, :] * value[:, None, :], 2)
+                if GATE:
+                    total_gate += tl.sum(gates.to(tl.float32)[None, :, :] * value[:, None, :], 2)
         if GATE:
             total = total / (1.0 + tl.exp(-total)) * total_gate
         if BIAS:
-            total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        where = r[:, None] * N + n[None, :]
+            total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
         if RESIDUAL:
-            total += tl.load(residual + where, mask=(n < N)[None, :], other=0.0).to(tl.float32)
-        tl.store(out + where, total.to(out.dtype.element_ty), mask=(n < N)[None, :])
+            total += tl.load(residual + where, mask=kept, other=0.0).to(tl.float32)
+        tl.store(out + where, total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit

@@ -109,7 +109,9 @@ class OrtRuntime:
         options = {
             "device_id": str(self.device.index or 0),
             "use_tf32": "0",  # float32 means float32
-            "cudnn_conv_algo_search": "HEURISTIC",  # the default tries all algorithms for every new length
+            # ONNX Runtime's default tries all algorithms for every new length; cuDNN's heuristics know none for some
+            # dilated float16 convolutions.
+            "cudnn_conv_algo_search": "HEURISTIC" if self.dtype == torch.float32 else "DEFAULT",
             "arena_extend_strategy": "kSameAsRequested",
         }
         if self._stream is not None:
@@ -202,12 +204,16 @@ class OrtStep:
         self._binding.bind_output("next", *runtime._place(state.next))
         self._options = ort.RunOptions()
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._first: ort.RunOptions | None = None
         if runtime._cuda_graph:
             self._options.add_run_config_entry("gpu_graph_id", str(graph_id))
+            self._first = ort.RunOptions()  # the first run is not captured: it allocates, which a capture must not
+            self._first.add_run_config_entry("gpu_graph_id", "-1")
 
     def launch(self) -> None:
         """See :meth:`fstrt_helpers.runtimes.loop.FrameStep.launch`."""
-        self._session.run_with_iobinding(self._binding, self._options)
+        options, self._first = self._first or self._options, None
+        self._session.run_with_iobinding(self._binding, options)
 
 
 def _fix(provider: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ParameterError
+from ..errors import EngineRefused, ParameterError
 from ..model.dual_ar import DualAR
 from .base import Runtime
 from .buffers import DeviceMemory
@@ -16,9 +16,12 @@ from .fused import MOST_ROWS, FusedFrame, fused_missing
 from .loop import FrameLoop, PlainStep
 from .onnxruntime import OrtRuntime, OrtStep
 from .state import FrameState
+from .tensorrt import TrtStep
+from .tensorrt_buckets import TrtBuckets
+from .tensorrt_files import serving
 from .torch import TorchRuntime
 
-__all__ = ["LoopPool", "onnxruntime_pool", "torch_pool"]
+__all__ = ["LoopPool", "onnxruntime_pool", "tensorrt_pool", "torch_pool"]
 
 
 class LoopPool:
@@ -29,6 +32,7 @@ class LoopPool:
         reads_prefix: Whether a frame costs what is filled, not what is allocated: then it need not start small.
         memory: Where its tensors come from.
         facts: What the loops do, in plain words.
+        serving: Tells which capacity a loop for so many columns gets, where not every one can be had.
 
     Attributes:
         loops: All loops made so far.
@@ -41,14 +45,17 @@ class LoopPool:
         reads_prefix: bool,
         memory: DeviceMemory | None,
         facts: dict[str, Any],
+        serving: Callable[[int], int] = lambda columns: columns,
     ) -> None:
         self._make, self.reads_prefix, self.memory, self.facts = make, reads_prefix, memory, facts
+        self._serving = serving
         self.loops: list[FrameLoop] = []
         self._idle: list[FrameLoop] = []
         self._lock = threading.Lock()
 
     def take(self, batch: int, capacity: int) -> FrameLoop:
-        """An idle loop of that batch and capacity, or a new one."""
+        """An idle loop of that batch and at least that capacity, or a new one."""
+        capacity = self._serving(capacity)
         with self._lock:
             for loop in self._idle:
                 if (loop.state.batch, loop.state.capacity) == (batch, capacity):
@@ -131,4 +138,32 @@ def onnxruntime_pool(prefill: Runtime, frame: OrtRuntime, memory: DeviceMemory, 
 
     return LoopPool(
         make, reads_prefix=False, memory=memory, facts={"kernels": "ONNX Runtime's", "cuda_graph": cuda_graph}
+    )
+
+
+def tensorrt_pool(prefill: TrtBuckets, frame: TrtBuckets, memory: DeviceMemory) -> LoopPool:
+    """Loops over ``frame`` engines, in the capacities that both graphs have engines for.
+
+    Args:
+        prefill: Open, on the memory's stream.
+        frame: Likewise.
+        memory: Device memory.
+
+    Raises:
+        EngineRefused: No capacity is common to both.
+    """
+    common = sorted(set(prefill.capacities) & set(frame.capacities))
+    where = frame.runtimes[frame.capacities[0]].file.path.parent
+    if not common:
+        raise EngineRefused("prefill and frame have no engines of one capacity", where=where, fix="build both again")
+
+    def make(batch: int, capacity: int) -> FrameLoop:
+        runtime = frame.at(capacity)
+        state = FrameState(runtime.spec, runtime.file.config, frame.device, batch, capacity, memory.empty)
+        # A stream for each loop, so that one can be captured while another runs.
+        return FrameLoop(prefill, TrtStep(runtime, state), state, torch.cuda.Stream(frame.device))
+
+    facts = {"kernels": "TensorRT's", "cuda_graph": True, "capacities": common}
+    return LoopPool(
+        make, reads_prefix=False, memory=memory, facts=facts, serving=lambda columns: serving(common, columns, where)
     )

@@ -11,28 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checkpoint import FRAME_SAMPLES, DualARConfig
+from ..checkpoint import FRAME_SAMPLES
 from ..engines.flavour import Flavour, load_trt
-from ..engines.report import BuiltTensor
-from ..engines.store import load_engine_bytes, read_sidecar
-from ..errors import EngineError, EngineRefused, EnvironmentMissing, ProfileError, RuntimeInputError
-from ..graphs.spec import LOGITS, graph_spec, noise_size
-from .base import check_inputs
+from ..engines.store import load_engine_bytes
+from ..errors import EngineError, EnvironmentMissing, RuntimeInputError
 from .buffers import DeviceMemory, open_memory
 from .state import FrameState
 from .tensorrt_engine import LoadedEngine, output_allocator
+from .tensorrt_files import EngineFile
 
-__all__ = ["TrtRuntime", "TrtStep", "check_ranges"]
+__all__ = ["TrtRuntime", "TrtStep"]
 
 ALIGNMENT = 256  # bytes; what TensorRT wants of an address, and every allocator gives
-_TYPES = {"FLOAT": torch.float32, "HALF": torch.float16, "BF16": torch.bfloat16, "INT8": torch.int8,
-          "INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool, "UINT8": torch.uint8}  # fmt: skip
 
 
 @dataclass
@@ -50,43 +45,15 @@ class TrtRuntime:
     (https://docs.nvidia.com/deeplearning/tensorrt/11.1.0/architecture/how-trt-works.html, on thread safety).
 
     Args:
-        path: The ``.engine`` file, its sidecar beside it.
-        config: Shape of the transformers.
+        file: The engine, from :func:`fstrt_helpers.runtimes.tensorrt_files.read_engine`.
         memory: Device memory, and the stream where everything is enqueued; opened by :meth:`open` if not given.
         flavour: Which TensorRT; see :func:`fstrt_helpers.engines.flavour.load_trt`.
-        fingerprint: Of the checkpoint it must come from; None accepts any.
-
-    Attributes:
-        tensors: Inputs and outputs by the engine's names, inputs with the profile.
-        capacity: Columns of the KV cache it is built for; None where there is none.
-
-    Raises:
-        EngineRefused: There is no engine, nothing vouches for it, or it is of another checkpoint.
     """
 
     def __init__(
-        self,
-        path: Path,
-        config: DualARConfig,
-        memory: DeviceMemory | None = None,
-        *,
-        flavour: str | Flavour | None = None,
-        fingerprint: str | None = None,
+        self, file: EngineFile, memory: DeviceMemory | None = None, *, flavour: str | Flavour | None = None
     ) -> None:
-        sidecar = read_sidecar(path)
-        made_of = {name.split(".")[-2] for name in sidecar.fields["graph"] if name.endswith(".data")}
-        if fingerprint is not None and made_of - {fingerprint[:12]}:  # files of weights are named after the checkpoint
-            what = f"the engine was built from another checkpoint ({sidecar.report.checkpoint or 'unknown'})"
-            raise EngineRefused(what, where=path, fix="export the graphs and build the engines again")
-        self.path, self.config, self.memory = path, config, memory
-        self.report, self.capacity = sidecar.report, sidecar.report.capacity
-        self.tensors: dict[str, BuiltTensor] = {t.name: t for t in self.report.tensors}
-        dtype = _TYPES[self.tensors["k_0"].dtype] if "k_0" in self.tensors else torch.float32
-        logits = LOGITS[0] in self.tensors
-        self.spec = graph_spec(self.report.graph, config, noise=noise_size(config), dtype=dtype, logits=logits)
-        if wrong := {t.name for t in self.spec.inputs} ^ {t.name for t in self.report.tensors if t.mode == "input"}:
-            what = f"engine and checkpoint differ in the inputs {', '.join(sorted(wrong)[:4])}"
-            raise EngineRefused(what, where=path, fix="build it again from this checkpoint's graphs")
+        self.file, self.spec, self.memory = file, file.spec, memory
         self._asked = flavour
         self._engine: LoadedEngine | None = None
         self._idle: list[Any] = []
@@ -110,11 +77,13 @@ class TrtRuntime:
                 flavour = self._flavour = load_trt(self._asked)
                 if why := flavour.why_not_here:
                     fix = "use another back end; notebook 00 says what this machine can run"
-                    raise EnvironmentMissing(f"{flavour.name} runs no engines here: {why}", where=self.path, fix=fix)
-                content = load_engine_bytes(self.path, flavour=flavour)
+                    raise EnvironmentMissing(
+                        f"{flavour.name} runs no engines here: {why}", where=self.file.path, fix=fix
+                    )
+                content = load_engine_bytes(self.file.path, flavour=flavour)
                 self.memory = self.memory or open_memory(torch.device("cuda", 0))
-                host_code = bool(self.report.options.get("version_compatible"))
-                engine = LoadedEngine(flavour, content, self.path, host_code=host_code)
+                host_code = bool(self.file.report.options.get("version_compatible"))
+                engine = LoadedEngine(flavour, content, self.file.path, host_code=host_code)
                 # One for all contexts: what they do is enqueued on one stream, one run after the other.
                 self._workspace = self.memory.empty((engine.workspace_bytes,), torch.uint8)
                 self._idle.append(engine.context(self._workspace))
@@ -131,8 +100,12 @@ class TrtRuntime:
 
     def describe(self) -> dict[str, Any]:
         """Back end, device, precision, and the capacity where there is one."""
-        facts = {"backend": self.report.flavour, "device": str(self.device), "precision": self.report.precision}
-        return facts | ({} if self.capacity is None else {"capacity": self.capacity})
+        facts = {
+            "backend": self.file.report.flavour,
+            "device": str(self.device),
+            "precision": self.file.report.precision,
+        }
+        return facts | ({} if self.file.capacity is None else {"capacity": self.file.capacity})
 
     def run(self, tensors: Mapping[str, Tensor], *, skip: int = 0) -> dict[str, Tensor]:
         """See :meth:`Runtime.run`. It returns when all is enqueued, and the caller's stream waits for it.
@@ -151,15 +124,14 @@ class TrtRuntime:
             with self._one_enqueues, torch.cuda.stream(stream):
                 stream.wait_stream(caller)
                 self._enqueue(bound)
-                out = {
-                    name: found if isinstance(found, Tensor) else found.tensor() for name, found in bound.out.items()
-                }
+                out = dict(bound.out)
+                for name in (name for name in out if not isinstance(out[name], Tensor)):
+                    out[name] = out[name].tensor()
+                    out[name].record_stream(caller)  # it was allocated for the other stream
                 caller.wait_stream(stream)
         finally:
             with self._lock:
                 self._idle.append(context)
-        for tensor in out.values():
-            tensor.record_stream(caller)
         if skip:
             out["waveform"] = out["waveform"][..., skip * FRAME_SAMPLES :]
         return out
@@ -167,8 +139,7 @@ class TrtRuntime:
     def _checked(self, tensors: Mapping[str, Tensor]) -> LoadedEngine:
         if self._engine is None:
             raise RuntimeInputError(f"graph {self.spec.graph!r} is not open", fix="call open() first")
-        check_inputs(self.spec, tensors)
-        check_ranges(self.tensors, tensors, self.path)
+        self.file.check(tensors)
         return self._engine
 
     def _bind(self, context: Any, tensors: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> _Bound:
@@ -176,25 +147,26 @@ class TrtRuntime:
         bound = _Bound(context, {name: self._placed(name, tensor) for name, tensor in tensors.items()})
         for name, tensor in bound.inputs.items():
             if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise EngineError(f"TensorRT refuses shape {list(tensor.shape)} of input {name!r}", where=self.path)
+                raise EngineError(
+                    f"TensorRT refuses shape {list(tensor.shape)} of input {name!r}", where=self.file.path
+                )
             context.set_tensor_address(name, tensor.data_ptr())
         if unknown := context.infer_shapes():
-            raise EngineError(f"TensorRT cannot tell the shapes of {', '.join(unknown)}", where=self.path)
+            raise EngineError(f"TensorRT cannot tell the shapes of {', '.join(unknown)}", where=self.file.path)
         for name in self.spec.outputs:
             own = f"{name}_out" if name in bound.inputs else name
-            shape, dtype = tuple(context.get_tensor_shape(own)), _TYPES[self.tensors[own].dtype]
-            bound.out[name] = bound.inputs.get(name, outputs.get(name))
-            place = bound.out[name]
-            if place is None and min(shape, default=0) < 0:  # known only when it has run
+            shape, dtype = tuple(context.get_tensor_shape(own)), self.file.dtype(own)
+            given = bound.inputs.get(name, outputs.get(name))
+            if given is not None and (name not in bound.inputs or self._engine.writes_into(own) == name):
+                place = bound.out[name] = given
+            elif given is None and min(shape, default=0) < 0:  # known only when it has run
                 bound.out[name] = output_allocator(self._flavour, self.device, dtype)
                 context.set_output_allocator(own, bound.out[name])
                 continue
-            if place is None or (name in bound.inputs and self._engine.writes_into(own) != name):
+            else:
                 place = torch.empty(shape, dtype=dtype, device=self.device)
-                if bound.out[name] is not None:
-                    bound.copies.append((bound.out[name], place))
-                else:
-                    bound.out[name] = place
+                bound.out[name] = place if given is None else given
+                bound.copies += [] if given is None else [(given, place)]
             context.set_tensor_address(own, place.data_ptr())
         return bound
 
@@ -243,20 +215,3 @@ class TrtStep:
     def launch(self) -> None:
         """See :meth:`fstrt_helpers.runtimes.loop.FrameStep.launch`."""
         self._runtime._enqueue(self._bound)
-
-
-def check_ranges(ranges: Mapping[str, BuiltTensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Compares tensors with the engine's profile.
-
-    Raises:
-        ProfileError: Names the first tensor that lies outside, and the profile.
-    """
-    for name, tensor in tensors.items():
-        built, shape = ranges[name], tuple(tensor.shape)
-        if not all(low <= size <= high for low, size, high in zip(built.min, shape, built.max, strict=True)):
-            given, low, high = ("x".join(map(str, sizes)) for sizes in (shape, built.min, built.max))
-            raise ProfileError(
-                f"input {name!r} is {given}; the profile of {path.name} takes {low} to {high}",
-                where=path,
-                fix="split the input, or build the engine with a wider profile: notebook 04",
-            )

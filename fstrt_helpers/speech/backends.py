@@ -6,21 +6,29 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..checkpoint import Checkpoint
+import numpy as np
+
+from ..checkpoint import Checkpoint, DualARConfig
 from ..errors import EnvironmentMissing, FstrtError, ParameterError
 from ..graphs.spec import PRECISIONS
 from ..runtimes.base import Runtime
 from ..runtimes.pool import LoopPool
 from .cache import PrefixCache
+from .device_generation import DeviceGeneration
 from .faults import fault_of
+from .generation import Generation, SamplingSettings
 
 __all__ = ["AUTO_ORDER", "BACKENDS", "PRECISIONS", "Backend", "open_backend", "open_last_resort"]
 
 _log = logging.getLogger("fstrt_helpers")
 
-BACKENDS = ("torch-cudagraph", "onnxruntime-cuda", "onnxruntime", "torch")
+BACKENDS = ("tensorrt", "torch-cudagraph", "onnxruntime-cuda", "onnxruntime", "torch")
 AUTO_ORDER = BACKENDS
-"""Fastest first, as measured in ``data/benchmarks``; what cannot run here is passed over, with its reason."""
+"""What ``auto`` tries, and who takes over from whom when a back end fails. TensorRT stands first; where it ran, its
+order to the others is yet to be measured. Of the other two on a GPU, PyTorch's CUDA graph with Triton kernels is the
+faster one (``data/benchmarks``), so it stands before ONNX Runtime."""
+
+_ASKED = "asked for"
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,20 @@ class Backend:
     loops: LoopPool | None = None
     prefixes: PrefixCache = field(default_factory=PrefixCache)
 
+    def generation(
+        self,
+        config: DualARConfig,
+        prompt: np.ndarray,
+        settings: SamplingSettings,
+        budget: int,
+        seed: int,
+        im_end_id: int,
+        shared: int = 0,
+    ) -> Generation | DeviceGeneration:
+        """The frame loop for one prompt: on the device where there are loops. Arguments are those of both classes."""
+        speaker = (config, prompt, settings, budget, seed, im_end_id, shared, self.prefixes)
+        return Generation(self.runtimes, *speaker) if self.loops is None else DeviceGeneration(self.loops, *speaker)
+
     def close(self) -> None:
         """Releases what was opened."""
         self.prefixes.clear()
@@ -51,7 +73,7 @@ class Backend:
 
 
 def open_backend(
-    checkpoint: Checkpoint, backend: str, precision: str, graph_folder: Path | None = None, *, why: str = "asked for"
+    checkpoint: Checkpoint, backend: str, precision: str, graph_folder: Path | None = None, *, why: str = _ASKED
 ) -> Backend:
     """Opens the four graphs of a checkpoint.
 
@@ -65,6 +87,7 @@ def open_backend(
     Raises:
         ParameterError: No such back end or precision.
         GraphError: ONNX Runtime was asked for and a graph is missing, damaged, or from another checkpoint.
+        EngineError: TensorRT was asked for and an engine is refused or cannot be built.
         EnvironmentMissing: What was asked for cannot run here.
     """
     if backend not in ("auto", *BACKENDS):
@@ -72,6 +95,7 @@ def open_backend(
     if precision not in ("auto", *PRECISIONS):
         raise ParameterError(f"there is no precision {precision!r}", fix=f"use auto or one of: {', '.join(PRECISIONS)}")
     openers = {
+        "tensorrt": _open_tensorrt,
         "torch-cudagraph": _open_cudagraph,
         "onnxruntime-cuda": _open_onnxruntime_cuda,
         "onnxruntime": _open_onnxruntime,
@@ -140,6 +164,7 @@ def _open_cudagraph(checkpoint: Checkpoint, precision: str, why: str, folder: Pa
     import torch
 
     from ..runtimes.buffers import open_memory
+    from ..runtimes.captured_codec import CapturedCodec
     from ..runtimes.pool import torch_pool
 
     if not torch.cuda.is_available():
@@ -148,7 +173,44 @@ def _open_cudagraph(checkpoint: Checkpoint, precision: str, why: str, folder: Pa
         )
     runtimes = _torch_runtimes(checkpoint, "cuda", _precision(precision, "float16"))
     loops = torch_pool(runtimes, open_memory(torch.device("cuda", torch.cuda.current_device())))
+    runtimes["codec_decode"] = CapturedCodec(runtimes["codec_decode"])
     return Backend("torch-cudagraph", runtimes, f"torch-cudagraph on cuda: {why}", loops)
+
+
+def _open_tensorrt(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
+    """Engines lie beside the folder of the graphs. Missing ones are built only if TensorRT was asked for by name."""
+    import torch
+
+    from ..engines.flavour import load_trt
+    from ..engines.recipe import ENGINE_FOLDER
+    from ..engines.source import PRECISIONS as BUILT
+    from ..graphs.export import GRAPH_FOLDER
+    from ..runtimes.buffers import open_memory
+    from ..runtimes.pool import tensorrt_pool
+    from ..runtimes.tensorrt_buckets import ready_engines, tensorrt_runtimes
+
+    precision = _precision(precision, "float16")
+    fix = "use another back end; notebook 00 says what is missing"
+    if precision not in BUILT:
+        raise EnvironmentMissing(f"there are no engines in {precision}", fix=f"use one of: {', '.join(BUILT)}")
+    if not torch.cuda.is_available():
+        raise EnvironmentMissing("there is no CUDA device", fix=fix)
+    flavour = load_trt()
+    if not flavour.runs_here:
+        raise EnvironmentMissing(f"{flavour.name} runs no engines here: {flavour.why_not_here}", fix=fix)
+    config, name = checkpoint.config, checkpoint.name
+    engines = ENGINE_FOLDER if folder is None else folder.parent / "engines"
+    graphs = folder or GRAPH_FOLDER
+    ready_engines(name, precision, config, flavour, graphs=graphs, folder=engines, missing=why == _ASKED)
+    device = torch.device("cuda", torch.cuda.current_device())
+    memory, beside = open_memory(device), open_memory(device)
+    fingerprint = checkpoint.fingerprint
+    runtimes = tensorrt_runtimes(
+        engines, name, precision, config, memory, beside, flavour=flavour, fingerprint=fingerprint
+    )
+    opened = _open_all(runtimes)
+    loops = tensorrt_pool(opened["prefill"], opened["frame"], memory)
+    return Backend("tensorrt", opened, f"{flavour.name} on cuda: {why}", loops)
 
 
 def _open_onnxruntime(checkpoint: Checkpoint, precision: str, why: str, folder: Path | None) -> Backend:
@@ -166,7 +228,7 @@ def _open_onnxruntime_cuda(checkpoint: Checkpoint, precision: str, why: str, fol
     import torch
 
     from ..runtimes.buffers import open_memory
-    from ..runtimes.onnxruntime import onnxruntime_runtimes
+    from ..runtimes.onnxruntime import OrtRuntime, onnxruntime_runtimes
     from ..runtimes.pool import onnxruntime_pool
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() or not torch.cuda.is_available():
@@ -179,7 +241,13 @@ def _open_onnxruntime_cuda(checkpoint: Checkpoint, precision: str, why: str, fol
         raise EnvironmentMissing("int4 graphs run on a CPU only", fix="backend='onnxruntime', or another precision")
     memory = open_memory(torch.device("cuda", torch.cuda.current_device()))
     place = _graphs(checkpoint, _precision(precision, "float16"), folder)
-    runtimes = onnxruntime_runtimes(place, device="cuda", fingerprint=checkpoint.fingerprint, stream=memory.stream)
+    facts = {"device": "cuda", "fingerprint": checkpoint.fingerprint}
+    runtimes = onnxruntime_runtimes(place, stream=memory.stream, **facts)
+    # cuDNN's float16 convolutions of one row are ten times slower through ONNX Runtime than its float32 ones.
+    exact = _graphs(checkpoint, "float32", folder)
+    for graph in ("codec_decode", "codec_encode"):
+        if (exact / f"{graph}.onnx").is_file():
+            runtimes[graph] = OrtRuntime(exact / f"{graph}.onnx", **facts)
     opened = _open_all(runtimes)
     loops = onnxruntime_pool(opened["prefill"], opened["frame"], memory, cuda_graph=True)
     return Backend("onnxruntime-cuda", opened, f"onnxruntime on cuda: {why}", loops)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..checkpoint import FRAME_SAMPLES, CodecConfig
+from ..errors import NonFiniteOutput
 from ..model.firefly import look_back
 from ..runtimes.base import Runtime
 
@@ -73,6 +74,13 @@ class CodecStream:
         def decode() -> np.ndarray:
             tensors = {"codes": torch.from_numpy(codes).to(self._runtime.device)}
             wave = self._runtime.run(tensors, skip=count - fresh)["waveform"][0, 0]
-            return wave[: fresh * FRAME_SAMPLES].float().cpu().numpy()
+            samples = wave[: fresh * FRAME_SAMPLES].float().cpu().numpy()
+            if not np.isfinite(samples).all():
+                raise NonFiniteOutput(
+                    "the waveform holds a sample that is no number",
+                    where="codec_decode",
+                    fix="use another precision or back end; FishSpeech falls back by itself unless strict=True",
+                )
+            return samples
 
         return decode

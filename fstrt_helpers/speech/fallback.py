@@ -74,9 +74,12 @@ class Held:
     closed: bool = False
 
     def close(self) -> None:
-        """Closes the back end."""
+        """Closes the back end; one that is broken may not even manage that."""
         self.closed = True
-        self.backend.close()
+        try:
+            self.backend.close()
+        except Exception as error:
+            _log.warning("back end %s could not be closed: %s", self.backend.name, error)
 
 
 class FallbackChain:
@@ -84,7 +87,8 @@ class FallbackChain:
 
     Args:
         checkpoint: What to load.
-        backend: ``auto`` or a name. What ``auto`` passes over is no fallback: its ``reason`` tells.
+        backend: ``auto`` or a name; what ``auto`` passes over is no fallback, its ``reason`` tells. Or one that is
+            open: then those behind its name may take over.
         precision: ``auto`` or a name.
         strict: Whether a fault is an error instead of a step.
         folder: Root of the exported graphs; ``outputs/graphs`` by default.
@@ -101,7 +105,7 @@ class FallbackChain:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        backend: str = "auto",
+        backend: str | Backend = "auto",
         precision: str = "auto",
         *,
         strict: bool = False,
@@ -111,7 +115,8 @@ class FallbackChain:
         self._moving = threading.Lock()  # held while another back end is opened
         self._counting = threading.Lock()
         try:
-            first = open_backend(checkpoint, backend, precision, folder)
+            given = isinstance(backend, Backend)
+            first = backend if given else open_backend(checkpoint, backend, precision, folder)
         except Exception as error:
             reason = self._reason(error, backend)
             self._left = self._behind(backend, precision, reason)
@@ -119,15 +124,6 @@ class FallbackChain:
         else:
             self._left = self._behind(first.name, precision)
             self._current = Held(first)
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, backend: Backend) -> FallbackChain:
-        """A chain of one link, already open: whatever fails is an error."""
-        chain = cls.__new__(cls)
-        chain._checkpoint, chain._folder, chain.strict = checkpoint, None, True
-        chain._moving, chain._counting = threading.Lock(), threading.Lock()
-        chain._left, chain._current = [], Held(backend)
-        return chain
 
     @property
     def current(self) -> Held:
@@ -149,7 +145,7 @@ class FallbackChain:
             if close:
                 held.close()
 
-    def move_on(self, held: Held, error: Exception, chunk: int | None = None) -> tuple[Fallback, ...]:
+    def move_on(self, held: Held, error: Exception, chunk: int | None = None) -> tuple[tuple[Fallback, ...], int]:
         """Puts the next back end in the place of one that failed, or finds that another thread has done so.
 
         Call it when the caller's own lease has ended.
@@ -160,7 +156,7 @@ class FallbackChain:
             chunk: Number of the chunk that was being spoken.
 
         Returns:
-            The steps taken.
+            The steps taken, and the length of the whole way to what is in use now.
 
         Raises:
             FstrtError: Under `strict`, the fault itself, or :class:`BackendFailed` if it has no type of ours.
@@ -172,7 +168,7 @@ class FallbackChain:
             if held is not self._current:
                 step = Fallback(held.backend.name, self._current.backend.name, reason, chunk)
                 self._tell(step)
-                return (step,)
+                return (step,), len(self._current.way)
             before = self._left
             if reason.startswith(NOT_FINITE):
                 self._left = [replace(place, precision="float32") for place in self._left]
@@ -183,7 +179,7 @@ class FallbackChain:
                 self._left = before
                 self._take_back(held)
                 raise
-            return self._current.way[len(held.way) :]
+            return self._current.way[len(held.way) :], len(self._current.way)
 
     def _reason(self, error: Exception, name: str) -> str:
         """Why it failed; raises if that is no reason to move on."""
@@ -237,7 +233,8 @@ class FallbackChain:
         traceback.clear_frames(error.__traceback__)  # they hold tensors that the next back end may need room for
         gc.collect()
         if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # a broken context; what comes next meets it and says so
+                torch.cuda.empty_cache()
 
     def _take_back(self, held: Held) -> None:
         """The failed back end in use again, since there is no other: its fault may have been one of the moment."""

@@ -27,8 +27,8 @@ _KINDS: tuple[tuple[type[FstrtError], str], ...] = (
     (EnvironmentMissing, "cannot run here"),
     (ProfileError, "input outside the profile"),
     (RuntimeInputError, "input it cannot take"),
-    (EngineError, "no engine"),
-    (GraphError, "no graph"),
+    (EngineError, "engine unusable"),
+    (GraphError, "graph unusable"),
 )
 _FULL = re.compile(
     r"out of memory|out_?of_?memory|failed to allocate|can't allocate|cannot allocate|could not be allocated"
@@ -59,10 +59,13 @@ def fault_of(error: BaseException) -> str | None:
     kind = next((words for cls, words in _KINDS if isinstance(error, cls)), None)
     if isinstance(error, FstrtError) and kind is None:
         return None
+    if isinstance(error, ImportError):
+        kind = "cannot run here"
     library = type(error).__module__.partition(".")[0] in _LIBRARIES
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        kind = "out of memory"
-    elif kind != NOT_FINITE and (kind or library or isinstance(error, RuntimeError)) and _FULL.search(str(error)):
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if kind or library or isinstance(error, RuntimeError):
+        full |= _FULL.search(str(error)) is not None
+    if full and kind != NOT_FINITE:
         kind = "out of memory"
     elif kind is None and (library or isinstance(error, torch.AcceleratorError)):
         kind = "failed inside the library"

@@ -12,12 +12,14 @@ import numpy as np
 
 from ..checkpoint import SAMPLE_RATE, Checkpoint, find_checkpoint
 from ..errors import ParameterError
+from ..runtimes.base import Runtime
+from ..runtimes.pool import LoopPool
 from ..text.clean import clean_text
 from ..text.split import split_text
-from .backends import Backend, open_backend
+from .backends import Backend
 from .decoding import left_context
-from .device_generation import DeviceGeneration
-from .generation import FRAMES_PER_SECOND, Generation, SamplingSettings
+from .fallback import Fallback, FallbackChain
+from .generation import FRAMES_PER_SECOND, SamplingSettings
 from .result import Speech
 from .stream import SpeechStream
 from .voice import Voice, encode_voice, shipped_voices
@@ -26,14 +28,24 @@ __all__ = ["FishSpeech"]
 
 
 class FishSpeech:
-    """A loaded checkpoint on a back end. Made by :meth:`from_checkpoint`; safe to share between threads."""
+    """A loaded checkpoint on a back end. Made by :meth:`from_checkpoint`; safe to share between threads.
 
-    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+    When the back end fails, the next one in the order of :data:`fstrt_helpers.speech.backends.AUTO_ORDER` takes over,
+    for good: every later call speaks through it. The step is logged as a warning of the logger ``fstrt_helpers`` and
+    stands in :attr:`fallbacks` and in ``Speech.fallbacks``. ``strict=True`` makes an error of it.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        backends: The back end in use and those that may take over.
+        sample_rate: Hz.
+        tokenizer: The checkpoint's.
+        left_context: Frames the codec looks back.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend | FallbackChain) -> None:
         self.checkpoint = checkpoint
-        self.runtimes = backend.runtimes
-        self.loops = backend.loops
-        self.backend = backend.name
-        self.backend_reason = backend.reason
+        given = isinstance(backend, Backend)
+        self.backends = FallbackChain(checkpoint, backend, strict=True) if given else backend
         self.sample_rate = SAMPLE_RATE
         self.tokenizer = checkpoint.tokenizer()
         self.left_context = left_context(checkpoint.codec_config)
@@ -42,38 +54,64 @@ class FishSpeech:
 
     @classmethod
     def from_checkpoint(
-        cls, name_or_path: str | os.PathLike[str] = "tiny", *, backend: str = "auto", precision: str = "auto"
+        cls,
+        name_or_path: str | os.PathLike[str] = "tiny",
+        *,
+        backend: str = "auto",
+        precision: str = "auto",
+        strict: bool = False,
     ) -> FishSpeech:
         """Loads a checkpoint and opens its four graphs on a back end.
 
         Args:
             name_or_path: ``tiny``, ``fish-speech-1.5``, ``full-random``, or a folder in the official layout.
-            backend: ``torch``, ``onnxruntime`` (its graphs must have been exported), or ``auto``: ONNX Runtime if
-                it can, else PyTorch; ``backend_reason`` says why.
-            precision: ``auto``, ``float32``, ``float16`` or ``bfloat16``. ``auto`` is float32 on a CPU and
-                float16 on a GPU.
+            backend: ``auto`` or one of :data:`fstrt_helpers.speech.backends.BACKENDS`. ``auto`` takes the fastest
+                that can run here; ``backend_reason`` says why. The graphs or engines of a back end that reads them
+                must have been made before.
+            precision: ``auto`` or one of :data:`fstrt_helpers.graphs.spec.PRECISIONS`. ``auto`` is float32 on a CPU
+                and float16 on a GPU.
+            strict: Whether a back end that cannot be opened, or fails while speaking, is an error. Without it the
+                next one takes over; so use it wherever back ends or precisions are compared.
 
         Raises:
             CheckpointError: The folder is incomplete, damaged, or of another model.
             ParameterError: No such back end or precision.
-            GraphError: ONNX Runtime was asked for and a graph is missing, damaged, or from another checkpoint.
-            EnvironmentMissing: ONNX Runtime was asked for and cannot run here.
+            GraphError: Under `strict`: a graph is missing, damaged, or from another checkpoint.
+            EngineError: Under `strict`: an engine is missing or stale.
+            EnvironmentMissing: Under `strict`: what was asked for cannot run here.
+            BackendFailed: No back end can be opened, or under `strict` this one failed in another way.
         """
         checkpoint = find_checkpoint(name_or_path)
-        return cls(checkpoint, open_backend(checkpoint, backend, precision))
+        return cls(checkpoint, FallbackChain(checkpoint, backend, precision, strict=strict))
+
+    @property
+    def runtimes(self) -> dict[str, Runtime]:
+        """The four graphs by name, on the back end in use."""
+        return self.backends.current.backend.runtimes
+
+    @property
+    def loops(self) -> LoopPool | None:
+        """Frame loops on the device, if the back end in use has them."""
+        return self.backends.current.backend.loops
+
+    @property
+    def backend(self) -> str:
+        """Name of the back end in use."""
+        return self.backends.current.backend.name
+
+    @property
+    def backend_reason(self) -> str:
+        """Why it is in use."""
+        return self.backends.current.backend.reason
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The steps that led to it from the one first opened or asked for; ``chunk`` counts in the speech it was."""
+        return self.backends.current.way
 
     def __repr__(self) -> str:
         facts = self.runtimes["frame"].describe()
         return f"FishSpeech({self.checkpoint.name!r}, " + ", ".join(f"{k}={v}" for k, v in facts.items()) + ")"
-
-    def generation(
-        self, prompt: np.ndarray, settings: SamplingSettings, budget: int, seed: int
-    ) -> Generation | DeviceGeneration:
-        """The frame loop for one prompt int64 [9, S]: on the device where the back end has loops there."""
-        config, end = self.checkpoint.config, self.tokenizer.im_end_id
-        if self.loops is not None:
-            return DeviceGeneration(self.loops, config, prompt, settings, budget, seed, end)
-        return Generation(self.runtimes, config, prompt, settings, budget, seed, end)
 
     @property
     def voices(self) -> list[str]:
@@ -102,8 +140,13 @@ class FishSpeech:
             TextError: The words clean to nothing.
         """
         longest = self.checkpoint.config.max_seq_len / 2 / FRAMES_PER_SECOND
-        runtime = self.runtimes["codec_encode"]
-        return encode_voice(runtime, source, text, sample_rate=sample_rate, longest=longest, name=name)
+        while True:
+            try:
+                with self.backends.lease() as held:
+                    runtime = held.backend.runtimes["codec_encode"]
+                    return encode_voice(runtime, source, text, sample_rate=sample_rate, longest=longest, name=name)
+            except Exception as error:
+                self.backends.move_on(held, error)
 
     def synthesize(
         self,
@@ -133,6 +176,8 @@ class FishSpeech:
             TextError: Nothing in the text can be spoken.
             ParameterError: A setting is out of range.
             PromptTooLong: Reference voice and text leave no room in the KV cache.
+            BackendFailed: The back end failed and no other one is left, or may take over.
+            FstrtError: Under ``strict=True``: the fault of the back end.
         """
         stream = self.stream(
             text,
@@ -160,7 +205,9 @@ class FishSpeech:
     ) -> SpeechStream:
         """Speaks a text piece by piece: iterate for float32 samples; ``.speech`` holds the whole at the end.
 
-        Arguments and errors are those of :meth:`synthesize`; errors are raised here, not at the first piece.
+        Arguments and errors are those of :meth:`synthesize`. Errors of the call are raised here, not at the first
+        piece; those of a back end when it fails. If another back end takes over after pieces of a chunk were handed
+        out, the chunk begins anew, and ``.discarded`` says which samples are void.
         """
         began = time.perf_counter()
         settings = SamplingSettings(temperature, top_p, repetition_penalty)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +19,8 @@ import numpy as np
 from ..text.prompt import build_prompt
 from .backends import Backend
 from .decoding import CodecStream
-from .device_generation import DeviceGeneration
-from .fallback import Fallback, Held
-from .generation import Generation, SamplingSettings, frame_budget
+from .fallback import Fallback
+from .generation import SamplingSettings, frame_budget
 from .result import Chunk, Speech, Timings
 from .voice import Voice
 
@@ -35,7 +35,7 @@ PIECES = (10, 24, 64)
 
 
 class SpeechStream:
-    """Pieces of audio as they are made.
+    """Pieces of audio as they are made. As a context manager it stops when the block is left.
 
     Attributes:
         speech: The whole result, once the last piece was taken; None before.
@@ -69,6 +69,16 @@ class SpeechStream:
     def __next__(self) -> np.ndarray:
         return next(self._pieces_iterator)
 
+    def __enter__(self) -> SpeechStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops speaking and frees what that holds: for a stream that is not read to its end."""
+        self._pieces_iterator.close()
+
     def check_room(self) -> None:
         """Looks at every prompt that is known before speaking, so that one that is too long fails early.
 
@@ -100,54 +110,110 @@ class SpeechStream:
         engine = self._engine
         chunks: list[Chunk] = []
         audio: list[np.ndarray] = []
-        seconds = dict.fromkeys(("text", "prefill", "frames", "codec", "codec_work"), 0.0)
-        seconds["text"] = time.perf_counter() - self._began
+        seconds = dict.fromkeys(("prefill", "frames", "codec", "codec_work"), 0.0)
+        prepared = time.perf_counter() - self._began
         first_audio, handed_out = 0.0, 0
-        way, taken = engine.backends.current.way, []  # fallbacks before this speech, and in it
+        fallbacks: list[Fallback] = []
+        known = 0  # steps on the way to the back end in use that are among them
         for index, piece in enumerate(self._pieces):
             prompt, shared = self._prompt(index)
             budget = self._budget(prompt.shape[1], chunks)
             if budget <= 0:
-                chunks.append(Chunk(piece, self._codes([]), "length"))
+                chunks.append(Chunk(piece, _codes([], prompt), "length"))
                 continue
             while True:
-                attempt = _Attempt(dict.fromkeys(seconds, 0.0))
-                begins = handed_out
+                attempt, first = _Attempt(), handed_out
                 try:
                     with engine.backends.lease() as held:
-                        way = held.way
+                        fallbacks += [step._replace(chunk=None) for step in held.way[known:]]
+                        known = len(held.way)
                         for samples in self._speak(held.backend, attempt, prompt, shared, budget, index):
-                            if not audio and handed_out == begins:
+                            if not audio and handed_out == first:
                                 first_audio = time.perf_counter() - self._began
                             handed_out += len(samples)
                             attempt.audio.append(samples)
                             yield samples
                 except Exception as error:
-                    taken += engine.backends.move_on(held, error, index)
-                    if handed_out > begins:
-                        self.discarded.append((begins, handed_out))
+                    steps, known = engine.backends.move_on(held, error, index)
+                    fallbacks += steps
+                    if handed_out > first:
+                        self.discarded.append((first, handed_out))
                 else:
                     break
             audio += attempt.audio
             for stage in seconds:
                 seconds[stage] += attempt.seconds[stage]
-            chunks.append(Chunk(piece, self._codes(attempt.columns), attempt.stop_reason, held.backend.name))
-            if self._prefix is None and 0 < len(attempt.columns) <= engine.checkpoint.config.max_seq_len // 2:
-                # TODO
-                self._prefix = self._reference(piece.strip(), chunks[-1].codes)
+            codes = _codes(attempt.columns, prompt)
+            chunks.append(Chunk(piece, codes, attempt.stop_reason, held.backend.name))
+            if index == 0 and self._voice is None and 0 < codes.shape[1] <= engine.checkpoint.config.max_seq_len // 2:
+                self._prefix = self._reference(piece.strip(), codes)  # keeps the voice of the first chunk
         wave = np.concatenate(audio) if audio else np.zeros(0, dtype=np.float32)
         total = time.perf_counter() - self._began
+        length = len(wave) / engine.sample_rate
         self.speech = Speech(
             audio=wave,
             sample_rate=engine.sample_rate,
             text="".join(self._pieces),
             chunks=tuple(chunks),
-            timings=Timings(**seconds, total=total, first_audio=first_audio, audio=len(wave) / engine.sample_rate),
+            timings=Timings(text=prepared, **seconds, total=total, first_audio=first_audio, audio=length),
             settings=self._settings,
             seed=self._seed,
             voice=None if self._voice is None else self._voice.name,
-            backend=engine.backend,
+            backend=held.backend.name,
+            fallbacks=tuple(fallbacks),
         )
+
+    def _speak(
+        self, backend: Backend, attempt: _Attempt, prompt: np.ndarray, shared: int, budget: int, index: int
+    ) -> Iterator[np.ndarray]:
+        """Drives the frame loop; pieces are decoded in a second thread meanwhile, the last one in this thread."""
+        engine = self._engine
+        seed = (self._seed * 1_000_003 + index) % 2**63  # every chunk can be spoken again by itself
+        generation = backend.generation(
+            engine.checkpoint.config, prompt, self._settings, budget, seed, engine.tokenizer.im_end_id, shared
+        )
+        codec = CodecStream(backend.runtimes["codec_decode"], engine.left_context, PIECES)
+        timed = attempt.timed
+        with (
+            ThreadPoolExecutor(1, "codec", initializer=_keep_to_one_core) as beside,
+            contextlib.closing(iter(generation)) as columns,
+        ):
+            waiting: deque[Future[np.ndarray]] = deque()
+            for column in columns:
+                attempt.columns.append(column[1:])
+                if decode := codec.push(column[1:]):
+                    waiting.append(beside.submit(timed, "codec_work", decode))
+                while waiting and waiting[0].done():
+                    yield waiting.popleft().result()
+            for piece in waiting:
+                yield timed("codec", piece.result)
+        if decode := codec.flush():
+            yield timed("codec", lambda: timed("codec_work", decode))
+        attempt.seconds |= {"prefill": generation.prefill_seconds, "frames": generation.frame_seconds}
+        attempt.stop_reason = generation.stop_reason
+
+
+@dataclass
+class _Attempt:
+    """What one back end makes of one chunk; thrown away if it fails."""
+
+    stop_reason: str = ""
+    columns: list[np.ndarray] = field(default_factory=list)
+    audio: list[np.ndarray] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"codec": 0.0, "codec_work": 0.0})
+
+    def timed(self, stage: str, work: Callable[[], np.ndarray]) -> np.ndarray:
+        """Does the work and adds its seconds to a stage."""
+        began = time.perf_counter()
+        samples = work()
+        self.seconds[stage] += time.perf_counter() - began
+        return samples
+
+
+def _codes(columns: list[np.ndarray], prompt: np.ndarray) -> np.ndarray:
+    """int64 [8, T]."""
+    return np.stack(columns, axis=1) if columns else np.zeros((len(prompt) - 1, 0), dtype=np.int64)
+
 
 def _keep_to_one_core() -> None:
     """The frame loop works on the other cores; a second thread for the codec would only make both wait."""

@@ -32,5 +32,7 @@ def test_budget_counts_prompt_and_frames():
     assert frame_budget(100, 2048, 7) == 7
     with pytest.raises(PromptTooLong, match=r"2040 of 2048 columns; 0\.4 s"):
         frame_budget(2040, 2048, None)
-    with pytest.raises(PromptTooLong):
-        frame_budget(1900, 2048, 149)
+    assert frame_budget(1900, 2048, 149) == 148
+    assert frame_budget(2040, 2048, 5) == 5
+    with pytest.raises(PromptTooLong, match=r"0\.4 s of speech would fit, 0\.6 s are wanted"):
+        frame_budget(2040, 2048, 12)
