@@ -179,11 +179,13 @@ def groups(checkpoint: Checkpoint, graph: str, *, folder: Path | None = None) ->
     For ``frame`` the embeddings, every slow and every fast layer, and the two heads; for the codec its stages.
 
     Args:
-        checkpoint: Whose graphs; its float16 export of that graph is read, or made.
+        checkpoint: Whose graphs; its float16 or float32 export of that graph is read, or a float16 one made.
         graph: ``frame``, ``codec_decode`` or ``codec_encode``.
         folder: Root of the exported graphs; ``outputs/graphs`` by default.
     """
-    source = _sources(checkpoint, [graph], "float16", False, GRAPH_FOLDER if folder is None else folder)[graph]
+    root = GRAPH_FOLDER if folder is None else folder
+    there = (p for p in ("float16", "float32") if graph_path(root, checkpoint.name, p, graph).is_file())
+    source = _sources(checkpoint, [graph], next(there, "float16"), False, root)[graph]
     found = []
     for weight in _candidates(WeightGraph(source), graph, "qdq"):
         parts = weight.label.split(".")

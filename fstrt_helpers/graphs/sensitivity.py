@@ -1,7 +1,7 @@
 """Which weights suffer most from fewer bits: one group quantised at a time, and the worst kept until a gate passes.
 
-A group alone shows its own damage; together they add up, roughly. So the list ranks, and the gate decides: the worst
-groups go back to higher precision one after the other until whatever judges the whole says yes.
+A group alone shows its own damage, which does not add up to that of all together. So the list only ranks, and a gate
+decides: the worst groups go back to higher precision one after the other until whatever judges the whole says yes.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ PASSAGES = 6
 class QualityJudge:
     """Judges candidates against one reference, whose own speech is made once.
 
+    Both are run frame by frame through :meth:`Runtime.run`; open graphs for a GPU without capturing them.
+
     Args:
         reference: A pipeline, or runtimes by graph.
         checkpoint: Of runtimes given by graph.

@@ -149,16 +149,15 @@ class FrameTask:
         return self._timer.ms
 
     def warm_up(self) -> None:
-        """The first frame alone, because some candidates compile or capture there, then two short rounds."""
+        """The first frame alone, because some candidates compile or capture there, then a short round."""
         with self._timer("first"):
             self._model.prefill(self._maker.prompt(self._columns, self._point.batch, -1))
             self._model.time(1)
         if self._maker.contender.name == "upstream-compile":
             self._timer.ms["build"] = self._timer.ms.get("build", 0.0) + self._timer.ms["first"]
         with self._timer("warmup"):
-            for index in (-2, -3):
-                self._model.prefill(self._maker.prompt(self._columns, self._point.batch, index))
-                self._model.time(min(_WARM_FRAMES, self._maker.frames))
+            self._model.prefill(self._maker.prompt(self._columns, self._point.batch, -2))
+            self._model.time(min(_WARM_FRAMES, self._maker.frames))
 
     def round(self, index: int) -> Round:
         """See :class:`Task`."""

@@ -163,7 +163,7 @@ def tensorrt_pool(prefill: TrtBuckets, frame: TrtBuckets, memory: DeviceMemory) 
         # A stream for each loop, so that one can be captured while another runs.
         return FrameLoop(prefill, TrtStep(runtime, state), state, torch.cuda.Stream(frame.device))
 
-    facts = {"kernels": "TensorRT's", "cuda_graph": True, "capacities": common}
+    facts = {"kernels": "TensorRT's", "cuda_graph": "where TensorRT allows it", "capacities": common}
     return LoopPool(
         make, reads_prefix=False, memory=memory, facts=facts, serving=lambda columns: serving(common, columns, where)
     )

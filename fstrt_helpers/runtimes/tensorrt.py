@@ -27,7 +27,9 @@ from .tensorrt_files import EngineFile
 
 __all__ = ["TrtRuntime", "TrtStep"]
 
-ALIGNMENT = 256  # bytes; what TensorRT wants of an address, and every allocator gives
+ALIGNMENT = 256
+"""Bytes; what ``setTensorAddress`` wants of an address, and what allocators give:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/c-api/classnvinfer1_1_1_i_execution_context.html"""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from ..runtimes.loop import FrameLoop
 from ..runtimes.pool import LoopPool
 from ..runtimes.state import HISTORY
 from .cache import PrefixCache, fitting_capacity, require_finite
-from .generation import SamplingSettings, find_loop
+from .generation import SamplingSettings, find_loop, require_sense
 
 __all__ = ["DeviceGeneration"]
 
@@ -138,6 +138,7 @@ class DeviceGeneration:
                     self._stop("eos", began)
                     return
                 spoken.append(column)
+                require_sense(spoken)
                 self.frame_seconds += time.perf_counter() - began
                 yield column
                 began = time.perf_counter()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import FRAME_SAMPLES, SAMPLE_RATE, DualARConfig
-from ..errors import ParameterError, PromptTooLong
+from ..errors import NonFiniteOutput, ParameterError, PromptTooLong
 from ..model.dual_ar import causal_mask
 from ..model.sampling import PENALTY_WINDOW
 from ..runtimes.base import Runtime
 from .cache import KVBuffers, PrefixCache, require_finite
 
-__all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget"]
+__all__ = ["FRAMES_PER_SECOND", "Generation", "SamplingSettings", "find_loop", "frame_budget", "require_sense"]
 
 FRAMES_PER_SECOND = SAMPLE_RATE / FRAME_SAMPLES
 LONGEST_CHUNK = 1024  # frames; upstream's default limit for one generation
@@ -91,6 +91,29 @@ def find_loop(columns: list[np.ndarray], *, longest_period: int = 16, span: int 
     return None
 
 
+def require_sense(columns: list[np.ndarray], *, frames: int = 3) -> None:
+    """Looks for what a sampler makes of logits that are no numbers.
+
+    Overflow behind the last layer's keys, in its feed-forward part or in the head, reaches no key. The sampler sorts
+    NaN logits into an order that depends on their number only, and draws the first whatever the noise: the same
+    index for every codebook, in every frame.
+
+    Args:
+        columns: Columns [9] so far.
+        frames: Frames in a row that must look like that. No speech does: the shipped voices have not even one.
+
+    Raises:
+        NonFiniteOutput: The last ones do.
+    """
+    codes = np.stack(columns[-frames:])[:, 2:]  # of the fast codebooks
+    if len(codes) == frames and codes.shape[1] > 2 and (codes == codes[0, 0]).all():
+        raise NonFiniteOutput(
+            f"index {codes[0, 0]} in every codebook of {frames} frames: the logits are no numbers",
+            where="frame",
+            fix="use another precision or back end; FishSpeech falls back by itself unless strict=True",
+        )
+
+
 class Generation:
     """Speaks one piece of text: iterate to get columns int64 [9], then read ``stop_reason``.
 
@@ -106,7 +129,7 @@ class Generation:
         prefixes: Where their keys and values are kept.
 
     Raises:
-        NonFiniteOutput: While iterating: new keys or values are no numbers.
+        NonFiniteOutput: While iterating: new keys, values or logits are no numbers.
 
     Attributes:
         stop_reason: ``eos`` (the model ended), ``length`` (budget used up) or ``loop`` (frames repeat); None
@@ -182,6 +205,7 @@ class Generation:
                 self.stop_reason = "eos"
                 return
             columns.append(spoken)
+            require_sense(columns)
             if step:  # upstream never counts the first frame
                 window = torch.cat([window[:, :, 1:], column], dim=2)
             yield spoken

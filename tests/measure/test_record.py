@@ -9,46 +9,9 @@ from typing import Any
 import pytest
 
 from fstrt_helpers.measure.provenance import describe_machine, describe_versions, git_commit
-from fstrt_helpers.measure.record import ROW_FIELDS, RecordError, check_record, read_record, read_records, write_record
+from fstrt_helpers.measure.record import RecordError, check_record, read_record, read_records, write_record
 
-
-def row(**changes: Any) -> dict[str, Any]:
-    base = dict.fromkeys(ROW_FIELDS) | {
-        "candidate": "torch",
-        "checkpoint": "tiny",
-        "graph": "frame",
-        "precision": "float32",
-        "device": "cpu",
-        "batch": 1,
-        "samples": 4,
-        "ms_median": 2.0,
-        "ms_p95": 3.0,
-        "ms_min": 1.5,
-        "ms_max": 3.5,
-        "round_ms": [2.0, 2.1],
-        "memory": {},
-        "stages": {},
-        "ends": {},
-    }
-    return base | changes
-
-
-def record(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    absent = dict(samples=None, ms_median=None, ms_p95=None, ms_min=None, ms_max=None, round_ms=[])
-    return {
-        "schema": 1,
-        "kind": "benchmark",
-        "date": "2026-12-01T12:00:00+00:00",
-        "commit": None,
-        "machine": {"cpu": "a", "cores": 2, "gpu": None, "driver": None},
-        "versions": {"torch": "2.13.0"},
-        "seed": 0,
-        "settings": {},
-        "bandwidth": {"cpu": 10.0},
-        "inputs": [],
-        "rows": list(rows) or [row(), row(candidate="tensorrt", device="cuda", not_run="no NVIDIA GPU here", **absent)],
-        **changes,
-    }
+from .made_up import record, row
 
 
 def test_a_good_record_is_kept_as_it_is(tmp_path: Path) -> None:

@@ -94,6 +94,18 @@ def test_fault_while_speaking(decided, alone, caplog, name):
     assert [r.getMessage() for r in caplog.records] == [f"back end torch in chunk 0 -> torch: {step.reason}"]
 
 
+@pytest.mark.parametrize("loops", [False, True])
+def test_overflow_behind_the_last_key(decided, alone, loops):
+    runtimes = open_backend(decided.checkpoint, "torch", "bfloat16").runtimes  # weights of its own, to be spoiled
+    backend = Backend("torch", runtimes, "for a test", torch_pool(runtimes, None) if loops else None)
+    engine = FishSpeech(decided.checkpoint, FallbackChain(decided.checkpoint, backend, "bfloat16"))
+    with torch.no_grad():
+        runtimes["frame"].module.model.layers[-1].feed_forward.w2.weight.fill_(torch.inf)
+    speech = engine.synthesize(TEXT, **SETTINGS)
+    assert "in every codebook of 3 frames" in speech.fallbacks[0].reason
+    assert speech.fallbacks[0].reason.startswith("not finite") and np.array_equal(speech.audio, alone[WORKING])
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_strict_makes_an_error_of_it(decided, name):
     graph, fault, runs, reason = FAULTS[name]
