@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 
 from fstrt_helpers.audio import resample
 from fstrt_helpers.checkpoint import CODEC_FILE, find_checkpoint
+from fstrt_helpers.measure.recogniser import Recogniser, recall
 from fstrt_helpers.measure.voice import VoiceJudge
 from fstrt_helpers.model.dual_ar import GrowingCache
 from fstrt_helpers.speech import FishSpeech
@@ -70,7 +70,7 @@ def test_upstreams_transformer_loads_it_and_agrees(tiny):
     assert not theirs.load_state_dict(weights, strict=True).missing_keys
     prompt = torch.from_numpy(build_prompt(tiny.tokenizer, "The soup needs a bit more salt."))[None]
     logits = theirs.forward(prompt).token_logits
-    ours = tiny.runtimes["prefill"].module
+    ours = tiny.checkpoint.load_dual_ar()
     caches = [GrowingCache() for _ in ours.layers]
     hidden = ours.slow(prompt, torch.zeros(1, dtype=torch.int64), None, caches)
     assert (ours.norm(hidden) @ ours.output_weight.mT - logits).abs().max() <= 1e-4
@@ -111,13 +111,8 @@ def test_upstreams_codec_loads_it_and_agrees(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("voice", ["slt", "rms"])
 def test_it_is_understood_and_has_the_right_voice(tiny, voice):
-    sys.path.insert(0, str(TINY))
-    try:
-        if importlib.util.find_spec("faster_whisper") is None:
-            pytest.skip("faster-whisper is not installed: run `make setup`")
-        from evaluate import Recogniser, recall
-    finally:
-        sys.path.remove(str(TINY))
+    if importlib.util.find_spec("faster_whisper") is None:
+        pytest.skip("faster-whisper is not installed: run `make setup`")
     originals = recordings("flite")
     judge = VoiceJudge({v: [read(r["file"]) for r in originals if r["voice"] == v] for v in ("slt", "rms")}, 44_100)
     recogniser, recalls = Recogniser(), []

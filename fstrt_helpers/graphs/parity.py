@@ -17,7 +17,7 @@ from ..runtimes.base import Runtime
 from ..tables import html_table
 from .inputs import seeded_inputs
 
-__all__ = ["Agreement", "CompareResult", "compare_graph", "forced_draws", "teacher_forced"]
+__all__ = ["Agreement", "CompareResult", "comparable", "compare_graph", "forced_draws", "teacher_forced"]
 
 _KV = ("k_", "v_")
 
@@ -208,10 +208,27 @@ def teacher_forced(
         *(forced_draws(runtimes, config, prompt, columns, noise, settings) for runtimes in (reference, other)),
         strict=True,
     )
-    same = drawn[0] == drawn[1]  # [T, 8]
-    counts = np.concatenate([np.ones_like(same[:, :1]), np.cumprod(same[:, :-1], axis=1).astype(bool)], axis=1)
-    equal, compared = (same & counts).sum(axis=0), counts.sum(axis=0)
+    counts = comparable(*drawn)
+    equal, compared = ((drawn[0] == drawn[1]) & counts).sum(axis=0), counts.sum(axis=0)
     return Agreement(tuple(equal.tolist()), tuple(compared.tolist()), all(finite))
+
+
+def comparable(drawn: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Which draws of two runs may be compared.
+
+    Code k of a frame depends on the codes before it. Once one of them differs, the rest of the frame answers another
+    question.
+
+    Args:
+        drawn: Token and codes 1-7 of each frame, int64 [T, 8].
+        other: The same of the other run.
+
+    Returns:
+        bool [T, 8]: whether everything before it in its frame is equal. The token always counts.
+    """
+    same = drawn == other
+    before = np.cumprod(same[:, :-1], axis=1).astype(bool)
+    return np.concatenate([np.ones_like(same[:, :1]), before], axis=1)
 
 
 def forced_draws(

@@ -52,6 +52,7 @@ def run_benchmark(
     device: str = "auto",
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda message: None,
+    keep: Callable[[dict[str, Any]], None] = lambda record: None,
     commit: str | None = None,
     **grid: Any,
 ) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def run_benchmark(
         device: ``auto``, ``cpu`` or ``cuda``.
         limits: Seconds to wait for a candidate before it is given up.
         progress: Called with a line of text before each step.
+        keep: Called with the record so far after each point: what was measured survives what comes later.
         commit: Of this repository, where it cannot be asked for.
         **grid: Factors, as :func:`~.grid.make_grid` takes them.
 
@@ -96,12 +98,30 @@ def run_benchmark(
     settings = {"checkpoint": reference_name(checkpoint), "seed": seed, "frames": frames, "threads": threads}
     began = time.perf_counter()
     measured: list[tuple[Point, list[Outcome]]] = []
+    about = {"rounds": rounds, "frames": frames, "threads": threads, "sampling": SETTINGS}
+
+    def record(rates: dict[str, tuple[float, float]]) -> dict[str, Any]:
+        seconds = round(time.perf_counter() - began, 1)
+        return _record(measured, checkpoint, rates, seed, about | {"seconds": seconds}, commit)
+
     for number, group in enumerate(_groups(points)):
-        measured += _measure_group(group, entered, settings, rounds, longest, limits, progress)
+        for one in _measure_group(group, entered, settings, rounds, longest, limits, progress):
+            measured.append(one)
+            keep(record(before))
         if number == 0:  # one row is enough to say why a candidate does not run at all
             entered = [contender for contender in entered if why_not(contender) is None]
     # The better of two readings: a busy moment must not lower what the machine can do.
-    rates = {name: tuple(map(max, first, _rates(name))) for name, first in before.items()}
+    return record({name: tuple(map(max, first, _rates(name))) for name, first in before.items()})
+
+
+def _record(
+    measured: Sequence[tuple[Point, list[Outcome]]],
+    checkpoint: Checkpoint,
+    rates: dict[str, tuple[float, float]],
+    seed: int,
+    settings: dict[str, Any],
+    commit: str | None,
+) -> dict[str, Any]:
     bandwidth = {name: rate[0] for name, rate in rates.items()}
     rows: list[dict[str, Any]] = []
     inputs: list[str] = []
@@ -118,14 +138,7 @@ def run_benchmark(
         "machine": describe_machine(),
         "versions": describe_versions(),
         "seed": seed,
-        "settings": {
-            "rounds": rounds,
-            "frames": frames,
-            "threads": threads,
-            "sampling": SETTINGS,
-            "tflops": {name: round(rate[1], 3) for name, rate in rates.items()},
-            "seconds": round(time.perf_counter() - began, 1),
-        },
+        "settings": settings | {"tflops": {name: round(rate[1], 3) for name, rate in rates.items()}},
         "bandwidth": {key: round(value, 2) for key, value in bandwidth.items()},
         "inputs": list(dict.fromkeys(inputs)),
         "rows": rows,
@@ -225,6 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             measures=measures,
             limits=Limits(prepare=limit),
             progress=lambda message: print(message, file=sys.stderr, flush=True),
+            keep=lambda record: write_record(record, out),
             **given,
         )
         write_record(record, out)

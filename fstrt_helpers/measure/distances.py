@@ -1,4 +1,4 @@
-"""How far two runs of one model are apart: in what they draw, in the odds they draw from, and in sound."""
+"""How far two runs of one model are apart: in the odds they draw from, and in sound."""
 
 from __future__ import annotations
 
@@ -9,28 +9,10 @@ from torch import Tensor
 from ..audio import log_mel
 from ..errors import AudioError
 
-__all__ = ["AUDIBLE_DB", "comparable", "kl_divergence", "log_mel_distance"]
+__all__ = ["AUDIBLE_DB", "kl_divergence", "log_mel_distance"]
 
 AUDIBLE_DB = 60.0
 """What lies further than this below the loudest moment is not heard beside it, and does not count."""
-
-
-def comparable(drawn: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Which draws of two runs may be compared.
-
-    Code k of a frame depends on the codes before it. Once one of them differs, the rest of the frame answers another
-    question.
-
-    Args:
-        drawn: Token and codes 1-7 of each frame, int64 [T, 8].
-        other: The same of the other run.
-
-    Returns:
-        bool [T, 8]: whether everything before it in its frame is equal. The token always counts.
-    """
-    same = drawn == other
-    before = np.cumprod(same[:, :-1], axis=1).astype(bool)
-    return np.concatenate([np.ones_like(same[:, :1]), before], axis=1)
 
 
 def kl_divergence(reference: Tensor, other: Tensor) -> np.ndarray:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graphs.parity import Agreement
-from .distances import comparable, kl_divergence
+from ..graphs.parity import Agreement, comparable
+from .distances import kl_divergence
 from .gate import Criterion, Gate
 from .reference import Reference, Side
 from .takes import Take, has_logits

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -70,16 +71,24 @@ class FrameLoop:
         step: The ``frame`` graph on `state`.
         state: Tensors at fixed addresses.
         stream: Where everything is enqueued; None on a CPU, where nothing is captured.
+        turn: Held while something is enqueued, by all loops that share a stream: what another thread enqueues while one
+            of them is captured would become part of its graph.
 
     Attributes:
         capture_seconds: Wall-clock time of warm-up and capture; 0 before the first :meth:`launch`.
     """
 
     def __init__(
-        self, prefill: Runtime, step: FrameStep, state: FrameState, stream: torch.cuda.Stream | None = None
+        self,
+        prefill: Runtime,
+        step: FrameStep,
+        state: FrameState,
+        stream: torch.cuda.Stream | None = None,
+        turn: AbstractContextManager | None = None,
     ) -> None:
         self.state, self.stream = state, stream
         self._prefill, self._step = prefill, step
+        self._turn = turn or contextlib.nullcontext()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ready = stream is None or step.capture == "nothing"
         self.capture_seconds = 0.0
@@ -131,7 +140,7 @@ class FrameLoop:
     def launch(self) -> None:
         """Enqueues one frame; returns before it has run."""
         self.make_ready()
-        with contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+        with self._enqueueing():
             if self._graph is None:
                 self.state.draw_noise()
                 self._step.launch()
@@ -158,7 +167,7 @@ class FrameLoop:
         Returns:
             What to wait for; None on a CPU, where they are there.
         """
-        with contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+        with self._enqueueing():
             columns[first:last].copy_(self.state.history[first:last], non_blocking=True)
             doubt.copy_(self.state.doubt, non_blocking=True)
             if self.stream is None:
@@ -184,12 +193,21 @@ class FrameLoop:
         return {"batch": self.state.batch, "capacity": self.state.capacity, "captured": captured}
 
     @contextlib.contextmanager
-    def _on_stream(self) -> Iterator[None]:
+    def _enqueueing(self) -> Iterator[None]:
         if self.stream is None:
             yield
             return
-        self.stream.wait_stream(torch.cuda.current_stream(self.state.device))
-        with torch.cuda.stream(self.stream):
+        with self._turn, torch.cuda.stream(self.stream):
+            yield
+
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """On the loop's stream, behind what PyTorch has enqueued on this thread's."""
+        if self.stream is not None:
+            outer = torch.cuda.current_stream(self.state.device)
+        with self._enqueueing():
+            if self.stream is not None:
+                self.stream.wait_stream(outer)
             yield
 
     @torch.inference_mode()
@@ -201,6 +219,12 @@ class FrameLoop:
 
     def _capture(self) -> None:
         began = time.perf_counter()
+        with self._turn:
+            self._warm_up_and_capture()
+        self.synchronise()
+        self.capture_seconds = time.perf_counter() - began
+
+    def _warm_up_and_capture(self) -> None:
         state, step = self.state, self._step
         kept = FrameState(state.spec, state.config, state.device, state.batch, state.capacity)
         with self._on_stream():
@@ -212,7 +236,7 @@ class FrameLoop:
         self.synchronise()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(state.generator)
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(state.device), capture_error_mode="thread_local"):
             if step.capture == "all":
                 state.draw_noise()
                 step.launch()
@@ -222,5 +246,3 @@ class FrameLoop:
         self._graph, self._ready = graph, True
         with self._on_stream():
             state.take_over(kept)
-        self.synchronise()
-        self.capture_seconds = time.perf_counter() - began

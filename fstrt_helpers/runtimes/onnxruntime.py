@@ -132,6 +132,10 @@ class OrtRuntime:
         """See :meth:`Runtime.run`."""
         if self._session is None:
             raise RuntimeInputError(f"graph {self.spec.graph!r} is not open", fix="call open() first")
+        if self._cuda_graph:  # it would replay what it captured, on the tensors of that run
+            raise RuntimeInputError(
+                f"graph {self.spec.graph!r} is captured", fix="run it through OrtStep, or open it without cuda_graph"
+            )
         sizes = check_inputs(self.spec, tensors)
         if self.device.type == "cpu" and "start" in tensors:
             filled_columns(tensors, sizes)

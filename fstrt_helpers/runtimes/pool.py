@@ -131,10 +131,11 @@ def onnxruntime_pool(prefill: Runtime, frame: OrtRuntime, memory: DeviceMemory, 
         cuda_graph: As `frame` was opened.
     """
     made = iter(range(1, 1 << 30))
+    turn = threading.RLock()  # one stream for all: see FrameLoop
 
     def make(batch: int, capacity: int) -> FrameLoop:
         state = FrameState(frame.spec, frame.config, frame.device, batch, capacity, memory.empty)
-        return FrameLoop(prefill, OrtStep(frame, state, next(made)), state, memory.stream)
+        return FrameLoop(prefill, OrtStep(frame, state, next(made)), state, memory.stream, turn)
 
     return LoopPool(
         make, reads_prefix=False, memory=memory, facts={"kernels": "ONNX Runtime's", "cuda_graph": cuda_graph}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..measure.parts import FRAME_SECONDS
 from ..measure.recommend import base_rows
 from ..measure.verdicts import Verdict, find_verdict
 from .benchmark_tables import machine_label
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_growth", "plot_memory", "plot_quality", "plot_spoken", "plot_speed", "plot_throughput"]
 
-FRAME_MS = 46.4
+_FRAME_MS = 1e3 * FRAME_SECONDS
 _COLOURS = {"upstream": "#999999", "torch": BLUE, "ort": ORANGE, "tensorrt": GREEN}
 _MARKERS = {"float32": "o", "float16": "s", "bfloat16": "^", "int8": "D", "int4": "v"}
 
@@ -67,10 +68,10 @@ def plot_speed(records: Records) -> Figure:
             axes.text(row["ms_p95"] * 1.08, place, f"{ms:.3g}", va="center", fontsize=7)
             if row["floor_ms"]:
                 axes.plot(row["floor_ms"], place, "d", mfc="none", mec=INK, ms=5)
-        axes.axvline(FRAME_MS, color=INK, linestyle=":", linewidth=1)
+        axes.axvline(_FRAME_MS, color=INK, linestyle=":", linewidth=1)
         axes.set_xscale("log")
         axes.set_yticks(range(len(rows)), [_name(key) for key in rows])
-        axes.set_xlim(right=2.5 * max([FRAME_MS, *(row["ms_p95"] for row in rows.values())]))
+        axes.set_xlim(right=2.5 * max([_FRAME_MS, *(row["ms_p95"] for row in rows.values())]))
         axes.invert_yaxis()
         _plain(axes, machine_label(record), "ms per frame of 46.4 ms, logarithmic")
     return figure
@@ -188,8 +189,10 @@ def plot_growth(records: Records) -> Figure:
             mine = [r for r in rows if (r["candidate"], r["precision"], r["device"]) == key and r["not_run"] is None]
             frames = [r for r in mine if r["graph"] == "frame" and r["batch"] == 1]
             at = [r for r in frames if r["position"] == base["position"]]
-            deepest = max(r["capacity"] for r in frames if r["capacity"])
-            along = [r for r in frames if r["capacity"] == deepest]
+            places = {(r["capacity"] or 0, r["position"]) for r in frames}
+            # The capacity at which most positions were measured, the largest of several.
+            deepest = max((sum(c == o for o, _ in places), c) for c, _ in places)[1]
+            along = [r for r in frames if (r["capacity"] or 0) == deepest]
             prompts = [r for r in mine if r["graph"] == "prefill" and r["batch"] == 1]
             curves = ((along, "position"), (at, "capacity"), (prompts, "prompt"))
             for axes, (chosen, factor) in zip(panels, curves, strict=True):
@@ -203,7 +206,9 @@ def plot_growth(records: Records) -> Figure:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:.0f}")
             _plain(axes, machine_label(record) if axes is panels[0] else "", name, "ms" if axes is panels[0] else "")
-        panels[2].legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        panels[2].legend(
+            handles=panels[1].get_lines(), fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)
+        )
     return figure
 
 
@@ -233,7 +238,7 @@ def plot_throughput(records: Records) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.axhline(1e3 / FRAME_MS, color=INK, linestyle=":", linewidth=1)
+        axes.axhline(1e3 / _FRAME_MS, color=INK, linestyle=":", linewidth=1)
         axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         _plain(axes, machine_label(record), "rows", "frames per second")
     return figure

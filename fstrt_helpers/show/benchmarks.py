@@ -23,7 +23,18 @@ from ..measure.record import RECORD_FOLDER, read_records
 from ..measure.verdicts import QUALITY_FOLDER, Verdict, find_verdict, read_verdicts
 from .benchmark_tables import machine_label
 
-__all__ = ["BEGIN", "END", "FIGURE", "draw_figure", "figure_digest", "main", "render", "stale", "write_results"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "FIGURE",
+    "ResultsError",
+    "draw_figure",
+    "figure_digest",
+    "main",
+    "render",
+    "stale",
+    "write_results",
+]
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 FIGURE = "speed.png"

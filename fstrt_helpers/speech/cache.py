@@ -117,6 +117,9 @@ class PrefixCache:
         prefill()
         require_finite(kv, 0, length)
         known = {name: tensor[:, :, :length].clone() for name, tensor in kv.items()}
+        device = next(iter(kv.values())).device
+        if device.type == "cuda":  # whoever finds them may copy on another stream
+            torch.cuda.current_stream(device).synchronize()
         with self._lock:
             self.misses += 1
             if key not in self._kept:

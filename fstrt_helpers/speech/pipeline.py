@@ -164,7 +164,8 @@ class FishSpeech:
         Args:
             text: Any length; it is split into chunks of at most 200 bytes.
             voice: Name of a shipped voice, a :class:`Voice`, or None: the model chooses a voice by the seed
-                and keeps it for all chunks.
+                and keeps it for all chunks. Keys and values of the reference turns are computed once and kept, so
+                later chunks and texts of the same voice begin sooner; the samples are the same either way.
             seed: The same seed gives the same samples on the same machine; None draws one (``Speech.seed``).
             temperature: Above 0, at most 2.
             top_p: Above 0, at most 1.

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fstrt_helpers.errors import AudioError
-from fstrt_helpers.measure.distances import comparable, kl_divergence, log_mel_distance
+from fstrt_helpers.graphs.parity import comparable
+from fstrt_helpers.measure.distances import kl_divergence, log_mel_distance
 
 RATE = 44_100
 

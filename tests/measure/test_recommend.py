@@ -88,7 +88,7 @@ def test_the_base_point_is_the_first_of_a_candidate() -> None:
 def test_claims_stand_beside_the_same_kind_of_figure() -> None:
     rows = {row["claim"]: row for row in compare_claims(machine_record(), [verdict("torch", "float16")])}
     assert [rows[claim.what]["its ratio"] for claim in CLAIMS] == ["4.1x", "4.7x", "4.0x", "2.3x", "2.8x"]
-    # Only torch float32 may be recommended, but its p95 of 48 ms is too late for an agent: narration's choice stands in.
+    # Only torch float32 may be recommended, but its p95 of 48 ms is too late for an agent; narration's stands in.
     assert {row["with"] for row in rows.values()} == {"torch float32"}
     assert (rows["a sentence"]["upstream eager"], rows["a sentence"]["ours"]) == (2000, 1000)
     assert rows["a batch of 8"]["our ratio"] == "6.4x"  # 8 times 80 ms, against 100 ms for all

@@ -1,4 +1,4 @@
-"""What the README and the notebook show of records: nothing typed, nothing left out, nothing drawn that is not there."""
+"""What the README and the notebook show of records: nothing typed, nothing left out."""
 
 from __future__ import annotations
 
