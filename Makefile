@@ -29,12 +29,13 @@ lab: setup
 
 setup: $(STAMP)
 
-$(STAMP): requirements.txt requirements-nodeps.txt pyproject.toml
+$(STAMP): requirements.txt requirements-nodeps.txt requirements-triton.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
 	$(PIP) -r requirements.txt
 	$(PIP) --no-deps -r requirements-nodeps.txt -e .
+	$(VENV)/bin/python -c 'import triton' 2>/dev/null || $(PIP) --no-deps -r requirements-triton.txt
 	touch $(STAMP)
 
 clean:

@@ -31,7 +31,7 @@ def test_without_a_gpu_it_says_so(kind):
 
 def test_importing_it_imports_neither_pycuda_nor_triton():
     program = (
-        "import sys, fstrt_helpers.runtimes.pool, fstrt_helpers.runtimes.buffers, fstrt_helpers.runtimes.captured_codec;"
+        "import sys; from fstrt_helpers.runtimes import buffers, captured_codec, fused, pool, tensorrt;"
         "print([m for m in ('pycuda', 'triton', 'tensorrt', 'tensorrt_rtx') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
