@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--repetition-penalty", type=float, default=1.2)
     args = parser.parse_args()
     began = time.time()
-    speech = FishSpeech.from_checkpoint(args.checkpoint, backend=args.backend)
+    speech = FishSpeech.from_checkpoint(args.checkpoint, backend=args.backend, strict=True)
     voices = [None if v == "none" else v for v in args.voices]
     settings = {"temperature": args.temperature, "top_p": args.top_p, "repetition_penalty": args.repetition_penalty}
     result = evaluate(speech, held_out()[: args.sentences], voices, print, **settings)

@@ -247,7 +247,7 @@ def _configure(recipe: Recipe, builder: Any, watch: Watch) -> Any:
         config.builder_optimization_level = options["level"]
     if options["version_compatible"]:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-    if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):  # what may allocate cannot be captured as a CUDA graph
+    if options["user_allocation"]:  # what may allocate cannot be captured as a CUDA graph
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if recipe.precision == "float32":
         config.clear_flag(trt.BuilderFlag.TF32)  # on by default, and only 10 bits of the mantissa

@@ -124,9 +124,19 @@ REMOVED: tuple[Removed, ...] = (
 
 
 def migration_table() -> Table:
-    """Every removed name, the version it is gone in, and what to write instead."""
-    rows = [{"until then": str(entry), "gone in": f"TensorRT {entry.gone_in}", "now": entry.now} for entry in REMOVED]
-    return Table(rows)
+    """Every removed name, the first version of TensorRT without it, and what to write instead.
+
+    Names of one class that became the same share a row.
+    """
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for entry in REMOVED:
+        groups.setdefault((entry.owner or "trt", entry.gone_in, entry.now), []).append(entry.name)
+    return Table(
+        [
+            {"class": owner, "until then": ", ".join(names), "gone in": gone_in, "now": now}
+            for (owner, gone_in, now), names in groups.items()
+        ]
+    )
 
 
 def find_removed(source: str) -> list[tuple[int, Removed]]:

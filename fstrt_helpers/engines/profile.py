@@ -186,7 +186,7 @@ def check_profile(profile: Profile, model: onnx.ModelProto) -> Profile:
         found = profile.inputs.get(value.name)
         if found is None:
             if any(isinstance(d, str) for d in dims):
-                problems.append(f"{value.name}: missing; its shape {_text(dims)} has free dimensions")
+                problems.append(f"{value.name}: missing, and its shape {_text(dims)} has free dimensions")
             else:
                 ranges[value.name] = ShapeRange(*[tuple(dims)] * 3)
             continue

@@ -123,7 +123,7 @@ def prepare(
         _check_quantised(source)
     profile = check_profile(profile or default_profile(source.model, name=source.graph), source.model)
     options = {"workspace": workspace, "level": level, "version_compatible": version_compatible}
-    options["user_allocation"] = True
+    options["user_allocation"] = hasattr(chosen.module.BuilderFlag, "REQUIRE_USER_ALLOCATION")
     root = (ENGINE_FOLDER if folder is None else Path(folder)).resolve()
     return Recipe(
         source,

@@ -23,16 +23,25 @@ from .weights import Weight, WeightGraph, is_kept, join_gates
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["ACCURACY_LEVEL", "BLOCK_SIZE", "INT4_KEEP", "nbits_weights", "quantise_blocks"]
+__all__ = ["ACCURACY_LEVEL", "BLOCK_SIZE", "INT4_KEEP", "fitting_block", "nbits_weights", "quantise_blocks"]
 
 ACCURACY_LEVEL = 4
 """Type in which activations enter the products: 1 is float32, 4 is int8."""
-BLOCK_SIZE = {8: 32, 4: 32}
-"""Weights per scale, by bits."""
+BLOCK_SIZE = {8: 32, 4: 128}
+"""Weights per scale, by bits. Blocks of 128 are twice as fast as blocks of 32 with 4 bits, and hardly faster with 8,
+where they cost a percent of the draws (measured on an AVX-512 CPU with VNNI, weights as large as the official ones)."""
 INT4_KEEP = ("fast_output", "token_head")
 """What stays at 8 bits among 4 unless asked otherwise: the two heads, a tenth of what a frame reads and a third of the
 damage."""
 _DOMAIN = "com.microsoft"
+
+
+def fitting_block(bits: int, widths: Collection[int]) -> int:
+    """The usual block size, or the largest power of two below it that divides every width of an embedding."""
+    block = BLOCK_SIZE[bits]
+    while any(width % block for width in widths):
+        block //= 2
+    return block
 
 
 def quantise_blocks(values: np.ndarray, bits: int, block_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +78,7 @@ def nbits_weights(
         kept: Labels of the weights and modules of higher precision: 8 bits among 4, float32 among 8.
         done: Weights that are quantised already; new ones are added.
         bits: 8 or 4.
-        block_size: Weights per scale.
+        block_size: Weights per scale; those of higher precision have that of 8 bits at most.
         accuracy_level: See :data:`ACCURACY_LEVEL`.
 
     Returns:
@@ -89,7 +98,8 @@ def nbits_weights(
         if weight.kind not in ("MatMul", "Gather") or len(weight.shape) != 2 or (higher and bits == 8):
             continue
         width = 8 if higher else bits
-        inputs = _quantised_inputs(graph, weight, done, width, block_size)
+        block = min(BLOCK_SIZE[8], block_size) if higher else block_size
+        inputs = _quantised_inputs(graph, weight, done, width, block)
         for name in weight.nodes:
             node = nodes[name]
             if weight.kind == "MatMul":
@@ -100,7 +110,7 @@ def nbits_weights(
                 choice = {"gather_axis": 0, "quantize_axis": 1}
             replaced[name] = [
                 helper.make_node(
-                    operator, operands, node.output, name, domain=_DOMAIN, bits=width, block_size=block_size, **choice
+                    operator, operands, node.output, name, domain=_DOMAIN, bits=width, block_size=block, **choice
                 )
             ]
         counts[weight.kind] = counts.get(weight.kind, 0) + 1

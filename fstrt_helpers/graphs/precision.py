@@ -28,11 +28,11 @@ from typing import Any
 
 from ..checkpoint import Checkpoint, find_checkpoint
 from ..errors import GraphError, ParameterError
-from .calibration import CalibrationSet, collect_calibration
+from .calibration import TEXTS, CalibrationSet, collect_calibration
 from .codec_int8 import codec_int8, quantisable
 from .export import GRAPH_FOLDER, export_graphs
 from .manifest import GraphManifest, file_sha256, graph_path, read_manifest
-from .nbits import ACCURACY_LEVEL, BLOCK_SIZE, INT4_KEEP, nbits_weights
+from .nbits import ACCURACY_LEVEL, INT4_KEEP, fitting_block, nbits_weights
 from .ranges import measure_ranges
 from .spec import GRAPHS
 from .weight_only import Quantised, weight_only_int8
@@ -123,7 +123,8 @@ def quantise_graphs(
     kept = resolve_keep(keep, labels)
     if labels and len(kept) == len(labels):
         raise ParameterError("keep= leaves nothing to quantise", fix=f"use the {_BASE[form]} graphs, or keep fewer")
-    block = block_size or BLOCK_SIZE[_BITS[precision]]
+    widths = {w.shape[1] for g in wanted.values() for w in g.weights() if w.kind == "Gather"}
+    block = block_size or fitting_block(_BITS[precision], widths)
     settings = {"form": form, "precision": precision, "kept": kept, "block": block, "level": accuracy_level}
     if form == "qdq" and set(_CODEC) & set(graphs):
         calibration = calibration or _calibration(checkpoint)
@@ -216,11 +217,14 @@ def _sources(
 
 
 def _calibration(checkpoint: Checkpoint) -> CalibrationSet:
-    from ..speech import FishSpeech
+    from ..speech.backends import open_backend
+    from ..speech.pipeline import FishSpeech
 
-    place = checkpoint.name if checkpoint.random_seed is not None else checkpoint.folder
-    place = "tiny" if checkpoint.name == "tiny" else place
-    return collect_calibration(FishSpeech.from_checkpoint(place, backend="torch", precision="float32"))
+    speech = FishSpeech(checkpoint, open_backend(checkpoint, "torch", "float32"))
+    if checkpoint.random_seed is None:
+        return collect_calibration(speech)
+    some = {name: TEXTS[name] for name in ("short-1", "silence")}  # it speaks noise, whatever the text
+    return collect_calibration(speech, texts=some, max_seconds=1.0)
 
 
 def _check(graph: WeightGraph, name: str, form: str, counts: dict[str, int], path: Path) -> None:

@@ -99,10 +99,13 @@ def run_benchmark(
     began = time.perf_counter()
     measured: list[tuple[Point, list[Outcome]]] = []
     about = {"rounds": rounds, "frames": frames, "threads": threads, "sampling": SETTINGS}
+    load = _load()
 
     def record(rates: dict[str, tuple[float, float]]) -> dict[str, Any]:
         seconds = round(time.perf_counter() - began, 1)
-        return _record(measured, checkpoint, rates, seed, about | {"seconds": seconds}, commit)
+        return _record(
+            measured, checkpoint, rates, seed, about | {"seconds": seconds, "load": [*load, *_load()]}, commit
+        )
 
     for number, group in enumerate(_groups(points)):
         for one in _measure_group(group, entered, settings, rounds, longest, limits, progress):
@@ -143,6 +146,12 @@ def _record(
         "inputs": list(dict.fromkeys(inputs)),
         "rows": rows,
     }
+
+
+def _load() -> list[float]:
+    """How many processes wanted a core in the last minute, one entry; above the number of cores this run was not alone.
+    Empty where the system does not tell."""
+    return [round(os.getloadavg()[0], 1)] if hasattr(os, "getloadavg") else []
 
 
 def _groups(points: Sequence[Point]) -> list[list[Point]]:

@@ -56,7 +56,7 @@ class Recommendation:
         """As a row of a table."""
         return {
             "user": self.user,
-            "use": f"{self.candidate} {self.precision} on {self.device}" if self.candidate else "nothing measured here",
+            "use": f"{self.candidate} {self.precision} on {self.device}" if self.candidate else "none",
             "because": self.figure,
             "quality": self.why,
             "next best": self.next_best,
@@ -115,7 +115,7 @@ def recommend(record: Mapping[str, Any], verdicts: Sequence[Verdict], user: str)
         else:
             options.append(_Option(frame, found[0], found[1], quality))
     if not options:
-        return Recommendation(user, None, None, None, "nothing qualifies", "", "", tuple(passed_over))
+        return Recommendation(user, None, None, None, "none that passed the gate is fit for it", "", "", tuple(passed_over))
     best, *others = sorted(options, key=lambda option: option.rank)
     after = f"{others[0].row['candidate']} {others[0].row['precision']}: {others[0].figure}" if others else ""
     names = (best.row[key] for key in ("candidate", "precision", "device"))

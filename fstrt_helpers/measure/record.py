@@ -43,7 +43,7 @@ HEAD_FIELDS: dict[str, tuple[type, ...]] = {
     "machine": (dict,),
     "versions": (dict,),
     "seed": _COUNT,
-    "settings": (dict,),  # rounds, frames per round, threads, sampling, TFLOP/s of a matrix product by device
+    "settings": (dict,),  # rounds, frames per round, threads, sampling, tflops (of a matrix product), load
     "bandwidth": (dict,),  # device to GB/s of a copy, read and written bytes together
     "inputs": (list,),  # hashes of prompts, codes and texts, in the order of first use
     "rows": (list,),

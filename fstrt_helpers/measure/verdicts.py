@@ -178,7 +178,7 @@ def judge_candidates(
     entered = contenders(list(wanted), device)
     if unknown := [str(c) for c in entered if c.name not in _BACKENDS]:
         raise ParameterError(f"{unknown[0]} is not judged", fix=f"use some of: {', '.join(_BACKENDS)}")
-    reference = FishSpeech.from_checkpoint(str(checkpoint.folder), backend="torch", precision="float32")
+    reference = FishSpeech.from_checkpoint(str(checkpoint.folder), backend="torch", precision="float32", strict=True)
     judge = QualityJudge(reference, prompts=PROMPTS[:prompts], **options)
     entries = []
     for contender in entered:

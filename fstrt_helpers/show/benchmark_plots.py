@@ -14,12 +14,25 @@ from .plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, _figure, _plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["plot_growth", "plot_memory", "plot_quality", "plot_spoken", "plot_speed", "plot_throughput"]
+__all__ = [
+    "candidate_colour",
+    "plain_ticks",
+    "plot_growth",
+    "plot_memory",
+    "plot_quality",
+    "plot_spoken",
+    "plot_speed",
+    "plot_throughput",
+]
 
 _FRAME_MS = 1e3 * FRAME_SECONDS
-_COLOURS = {"upstream": "#999999", "torch": BLUE, "ort": ORANGE, "tensorrt": GREEN}
+_COLOURS = {"upstream-eager": "#999999", "upstream-compile": "#555555", "torch": BLUE, "torch-cudagraph": "#56b4e9",
+            "ort-cpu": ORANGE, "ort-cuda": "#e69f00", "ort-cuda-graph": "#8c5a00", "tensorrt": GREEN,
+            "tensorrt-rtx": "#00604a"}  # fmt: skip
+_SHADES = {"float32": 1.0, "bfloat16": 0.85, "float16": 0.8, "int8": 0.6, "int4": 0.4}
 _MARKERS = {"float32": "o", "float16": "s", "bfloat16": "^", "int8": "D", "int4": "v"}
 
 Record = Mapping[str, Any]
@@ -27,8 +40,22 @@ Records = Mapping[str, Record]
 Key = tuple[str, str, str]
 
 
-def _colour(candidate: str) -> str:
-    return _COLOURS[candidate.split("-")[0]]
+def candidate_colour(candidate: str, precision: str) -> tuple[float, float, float]:
+    """A colour per candidate, paler with fewer bits."""
+    from matplotlib.colors import to_rgb
+
+    shade = _SHADES[precision]
+    red, green, blue = (1 - shade * (1 - part) for part in to_rgb(_COLOURS[candidate]))
+    return red, green, blue
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as plain numbers: 1, 2, 5, 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if axis.get_view_interval().max() < 1e3 else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _name(key: Key) -> str:
@@ -64,7 +91,9 @@ def plot_speed(records: Records) -> Figure:
         rows = base_rows(record["rows"])
         for place, (key, row) in enumerate(rows.items()):
             ms, late = row["ms_median"], row["ms_p95"] - row["ms_median"]
-            axes.barh(place, ms, color=_colour(key[0]), xerr=[[0], [late]], error_kw={"lw": 0.8, "ecolor": INK})
+            axes.barh(
+                place, ms, color=candidate_colour(*key[:2]), xerr=[[0], [late]], error_kw={"lw": 0.8, "ecolor": INK}
+            )
             axes.text(row["ms_p95"] * 1.08, place, f"{ms:.3g}", va="center", fontsize=7)
             if row["floor_ms"]:
                 axes.plot(row["floor_ms"], place, "d", mfc="none", mec=INK, ms=5)
@@ -73,6 +102,7 @@ def plot_speed(records: Records) -> Figure:
         axes.set_yticks(range(len(rows)), [_name(key) for key in rows])
         axes.set_xlim(right=2.5 * max([_FRAME_MS, *(row["ms_p95"] for row in rows.values())]))
         axes.invert_yaxis()
+        plain_ticks(axes.xaxis)
         _plain(axes, machine_label(record), "ms per frame of 46.4 ms, logarithmic")
     return figure
 
@@ -152,7 +182,7 @@ def plot_quality(records: Records, verdicts: Sequence[Verdict]) -> Figure:
             if agreement is None:
                 continue
             passed = find_verdict(verdicts, *key[:2])[0]
-            colour = _colour(key[0])
+            colour = candidate_colour(*key[:2])
             axes.plot(row["ms_median"], 100 * (1 - agreement) + 0.01, _MARKERS[key[1]], color=colour,
                       mfc=colour if passed else "none", ms=7)  # fmt: skip
             shown.append((row["ms_median"], 100 * (1 - agreement) + 0.01, _name(key)))
@@ -162,6 +192,7 @@ def plot_quality(records: Records, verdicts: Sequence[Verdict]) -> Figure:
         axes.set_yscale("log")
         axes.set_ylim(60, 0.006)
         axes.margins(x=0.25)
+        plain_ticks(axes.xaxis)
         axes.set_yticks([0.01, 0.1, 1, 10], ["0", "0.1", "1", "10"])
         _plain(axes, machine_label(record), "ms per frame", "other draws than\nfloat32 (%), inverted")
     return figure
@@ -196,15 +227,18 @@ def plot_growth(records: Records) -> Figure:
             prompts = [r for r in mine if r["graph"] == "prefill" and r["batch"] == 1]
             curves = ((along, "position"), (at, "capacity"), (prompts, "prompt"))
             for axes, (chosen, factor) in zip(panels, curves, strict=True):
-                points = sorted((r[factor], r["ms_median"]) for r in chosen if r[factor] is not None)
+                points = sorted({r[factor]: r["ms_median"] for r in chosen if r[factor] is not None}.items())
                 if points:
-                    axes.plot(*zip(*points, strict=True), _MARKERS[key[1]] + "-", color=_colour(key[0]), ms=4, lw=1,
-                              label=_name(key))  # fmt: skip
+                    axes.plot(*zip(*points, strict=True), _MARKERS[key[1]] + "-", color=candidate_colour(*key[:2]),
+                              ms=4, lw=1, label=_name(key))  # fmt: skip
         names = ("columns filled", "columns allocated", "columns of the prompt")
         for axes, name in zip(panels, names, strict=True):
             axes.set_yscale("log")
             axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:.0f}")
+            plain_ticks(axes.yaxis)
+            measured = sorted({float(x) for line in axes.get_lines() for x in line.get_xdata()})
+            axes.set_xticks(measured, [f"{x:.0f}" for x in measured], rotation=45 if len(measured) > 4 else 0)
+            axes.set_xticks([], minor=True)
             _plain(axes, machine_label(record) if axes is panels[0] else "", name, "ms" if axes is panels[0] else "")
         panels[2].legend(
             handles=panels[1].get_lines(), fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)
@@ -233,10 +267,11 @@ def plot_throughput(records: Records) -> Figure:
             if len(points) > 1:
                 batches = sorted(points)
                 axes.plot(batches, [points[1] * b for b in batches], color=GREY, lw=1, zorder=0)
-                axes.plot(batches, [points[b] for b in batches], _MARKERS[key[1]] + "-", color=_colour(key[0]), ms=4,
-                          lw=1, label=_name(key))  # fmt: skip
+                axes.plot(batches, [points[b] for b in batches], _MARKERS[key[1]] + "-",
+                          color=candidate_colour(*key[:2]), ms=4, lw=1, label=_name(key))  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        plain_ticks(axes.yaxis)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.axhline(1e3 / _FRAME_MS, color=INK, linestyle=":", linewidth=1)
         axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -49,6 +49,7 @@ def machines_table(records: Records) -> Table:
                 "date": record["date"][:10],
                 "commit": (record["commit"] or "")[:8],
                 "rounds": record["settings"].get("rounds"),
+                "load before, after": ", ".join(f"{x:g}" for x in record["settings"].get("load", ())),
                 "rows": len(rows),
                 "of them not run": sum(row["not_run"] is not None for row in rows),
             }

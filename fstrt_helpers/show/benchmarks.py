@@ -70,14 +70,7 @@ def render(records: Records, verdicts: Sequence[Verdict]) -> str:
         f"![Milliseconds per frame by candidate, a panel per machine](data/benchmarks/{FIGURE})",
     ]
     for record in records.values():
-        machine = record["machine"]
-        base = next(iter(base_rows(record["rows"]).values()), None)
-        where = f"KV cache of {base['capacity']} columns, {base['position']} filled. " if base else ""
-        commit = f", commit {record['commit'][:8]}" if record["commit"] else ""
-        parts.append(
-            f"**{machine_label(record)}** ({machine['cpu']}, {record['date'][:10]}{commit}). {where}"
-            "Upstream allocates\n8192 columns as it ships."
-        )
+        parts.append(_introduction(record))
         parts.append(_markdown(_speed_lines(record, verdicts)))
         if gaps := _gaps(record):
             parts.append("Not run there: " + "; ".join(gaps) + ".")
@@ -92,6 +85,25 @@ def render(records: Records, verdicts: Sequence[Verdict]) -> str:
         )
     )
     return "\n\n".join(parts)
+
+
+def _introduction(record: Mapping[str, Any]) -> str:
+    """Machine, date, the point that was measured, and whether the machine was busy with something else."""
+    machine, base = record["machine"], base_rows(record["rows"])
+    facts = [machine["cpu"], record["date"][:10]]
+    facts += [f"commit {record['commit'][:8]}"] * bool(record["commit"])
+    text = f"**{machine_label(record)}** ({', '.join(facts)})."
+    first = next((row for key, row in base.items() if not key[0].startswith("upstream")), None)
+    ships = next((row for key, row in base.items() if key[0].startswith("upstream")), None)
+    if first:
+        text += f" KV cache of {first['capacity']} columns, {first['position']} filled"
+        text += f"; upstream as it ships allocates {ships['capacity']}." if ships else "."
+    load = max(record["settings"].get("load", [0.0]), default=0.0)
+    if load > machine["cores"] + 1:
+        text += (
+            f"\nThe machine was busy with other work (load {load:.0f}): trust the ratios more than the milliseconds."
+        )
+    return text
 
 
 def _number(value: float | None, unit: str = "") -> str:

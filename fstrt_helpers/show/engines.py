@@ -136,24 +136,26 @@ def _rank(precision: str) -> int:
     return known.index(precision) if precision in known else len(known)
 
 
-def plot_builds(sets: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def plot_builds(sets: Mapping[str, Sequence[Mapping[str, Any]]], *, seconds: str = "seconds") -> Figure:
     """Size of engines and the time their builds took, by graph and precision.
 
     Args:
         sets: By title, such as a checkpoint and where it was measured: rows with ``graph``, ``precision``, ``MB`` and
-            ``seconds``. A value of None is left out: nothing is drawn for it.
+            a time. A value of None is left out: nothing is drawn for it.
+        seconds: Key of the time, which also names the axis: ``seconds`` or ``cpu_seconds``.
     """
     from matplotlib.patches import Patch
 
     figure = _figure("size and build time of engines: " + "; ".join(sets), 10, 2.3 * len(sets) + 0.3)
     panels = figure.subplots(len(sets), 2, squeeze=False)
+    units = ("engine, MB (10⁶ bytes)", f"build, {seconds.replace('cpu_', 'CPU ')}")
     shown: list[str] = []
     for (title, rows), pair in zip(sets.items(), panels, strict=True):
         graphs = list(dict.fromkeys(row["graph"] for row in rows))
         kinds = sorted({row["precision"] for row in rows}, key=_rank)
         shown += [kind for kind in kinds if kind not in shown]
         width = 0.84 / len(kinds)
-        for axes, key, unit in zip(pair, ("MB", "seconds"), ("engine, MB (10⁶ bytes)", "build, seconds"), strict=True):
+        for axes, key, unit in zip(pair, ("MB", seconds), units, strict=True):
             for row in rows:
                 if (value := row[key]) is None:
                     continue
@@ -173,13 +175,11 @@ class BuildProgress:
     """A bar while an engine is built, and a line of text that stays. Also keeps where the time went.
 
         with BuildProgress("frame, float16") as shown:
-            cached_engine(..., progress=shown, cancel=shown.cancelled)
+            cached_engine(..., progress=shown)
 
-    In a notebook it shows a widget with a stop button, which the line replaces when the build is over. Elsewhere there
-    is the line alone, in :attr:`line`.
-
-    The stop button reaches the kernel during a build where messages of widgets travel beside those of cells: JupyterLab
-    4.4 with ipykernel 7, and later ones. Interrupting the kernel stops a build everywhere.
+    In a notebook it shows a widget, which the line replaces when the build is over. Elsewhere there is the line alone,
+    in :attr:`line`. There is no stop button, since a kernel that runs a cell does not hear it (ipykernel 7 sends the
+    messages of a widget to the shell that made it); interrupting the kernel does stop a build.
 
     Args:
         name: What is built.
@@ -193,7 +193,7 @@ class BuildProgress:
         self.seconds: dict[str, float] = {}
         self._open: dict[str, tuple[int, int]] = {}
         self._phase, self._since, self._began, self._ended = "", 0.0, 0.0, 0.0
-        self._stopped, self._failure = False, ""
+        self._failure = ""
         self._box: Any = None
         self._handle: Any = None
 
@@ -205,9 +205,7 @@ class BuildProgress:
 
             self._bar = w.IntProgress(value=0, max=1, layout=w.Layout(width="18em"))
             self._text = w.HTML(escape(self.name))
-            self._button = w.Button(description="Stop", icon="stop", layout=w.Layout(width="6em"))
-            self._button.on_click(lambda _: self.stop())
-            self._box = w.HBox([self._bar, self._button, self._text])
+            self._box = w.HBox([self._bar, self._text])
             self._handle = display(self, display_id=True)
         return self
 
@@ -224,17 +222,6 @@ class BuildProgress:
             (done, steps), inner = next(iter(self._open.values())), self._open.get(self._phase, (0, 0))
             self._bar.max, self._bar.value = steps, done
             self._text.value = escape(f"{self.name}: {self._phase} {inner[0]}/{inner[1]}")
-
-    def cancelled(self) -> bool:
-        """Whether the build shall stop; give it as ``cancel=``."""
-        return self._stopped
-
-    def stop(self) -> None:
-        """Asks the build to stop; the same as pressing the button."""
-        self._stopped = True
-        if self._box is not None:
-            self._button.disabled = True
-            self._button.description = "stopping"
 
     def __exit__(self, kind: type[BaseException] | None, _: object, trace: TracebackType | None) -> None:
         self._account()

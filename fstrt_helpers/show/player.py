@@ -22,6 +22,10 @@ __all__ = ["Clip", "Comparison", "SpeechPlayer", "audio_clip", "compare", "wav_b
 Sound = Speech | tuple[np.ndarray, int]
 _LEVELS = (0.5, 0.75, 0.95)  # of compression; the first that fits is used
 _STORED = 45_000  # bytes; base64 makes 60 kB of them
+_TAKE_OVER = (
+    "for (const a of this.closest('table').querySelectorAll('audio')) if (a !== this && !a.paused) "
+    "{ this.currentTime = Math.min(a.currentTime, this.duration || 0); a.pause(); }"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Clips below each other, with their names."""
+    """Clips below each other, with their names. Playing one while another plays goes on at the same moment in it."""
 
     clips: Mapping[str, Clip]
 
@@ -58,9 +62,10 @@ class Comparison:
         return "\n".join(f"{name}: {clip}" for name, clip in self.clips.items())
 
     def _repr_html_(self) -> str:
+        takes_over = f'<audio onplay="{_TAKE_OVER}" '
         rows = "".join(
             f"<tr><td style='text-align:left'>{escape(name)}</td><td>{clip.seconds:.2f} s</td>"
-            f"<td>{clip._repr_html_()}</td></tr>"
+            f"<td>{clip._repr_html_().replace('<audio ', takes_over, 1)}</td></tr>"
             for name, clip in self.clips.items()
         )
         return f"<table>{rows}</table>"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoint_config import DualARConfig
 from ..full_random import OFFICIAL_CONFIG
 from ..measure.roofline import frame_work
-from .benchmark_plots import _colour, _panels
+from .benchmark_plots import _panels, candidate_colour, plain_ticks
 from .benchmark_tables import machine_label
 from .plots import INK, _plain
 
@@ -81,8 +81,7 @@ def plot_roofline(records: Mapping[str, Mapping[str, Any]]) -> Figure:
         seen: set[str] = set()
         for p in mine:
             label = f"{p['candidate']} {p['precision']}"
-            axes.plot(p["intensity"], p["gflops"], "o", ms=4, color=_colour(p["candidate"]),
-                      alpha={"float32": 1.0, "int8": 0.6, "int4": 0.35}.get(p["precision"], 0.8),
+            axes.plot(p["intensity"], p["gflops"], "o", ms=4, color=candidate_colour(p["candidate"], p["precision"]),
                       label=None if label in seen else label)  # fmt: skip
             seen.add(label)
             if p["batch"] > 1:
@@ -90,6 +89,8 @@ def plot_roofline(records: Mapping[str, Mapping[str, Any]]) -> Figure:
                               fontsize=6)  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")
+        plain_ticks(axes.xaxis)
+        plain_ticks(axes.yaxis)
         axes.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         _plain(axes, machine_label(record), "operations per byte", "10⁹ operations per second")
     return figure

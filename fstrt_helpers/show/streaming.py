@@ -39,7 +39,7 @@ _SCRIPT = """
       if (s.first >= from) { try { s.node.stop(); } catch (e) {} return false; }
       return true;
     });
-    me.end = 0;
+    me.end = Math.max(0, ...me.sources.map((s) => s.until));
   };
   for (const from of __VOID__) me.stop(from);
   const bytes = Uint8Array.from(atob(__DATA__), (c) => c.charCodeAt(0));
@@ -54,7 +54,7 @@ _SCRIPT = """
   node.start(at);
   context.resume();
   me.end = at + buffer.duration;
-  me.sources.push({first: __FIRST__, node});
+  me.sources.push({first: __FIRST__, node, until: me.end});
   me.log.push({first: __FIRST__, seconds: buffer.duration, starts: at, came: performance.now() / 1000});
 })();
 """

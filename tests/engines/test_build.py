@@ -92,7 +92,9 @@ def test_weights_are_found_from_another_working_directory_and_their_folder_stays
 def test_options_reach_the_builder(little, rtx, tmp_path):
     report = build(little, rtx, tmp_path, target=["SM86"], workspace=1 << 28, level=0)
     assert report.target == "SM86"
-    assert report.options == {"workspace": 1 << 28, "level": 0, "version_compatible": False}
+    capturable = hasattr(rtx.module.BuilderFlag, "REQUIRE_USER_ALLOCATION")  # as a CUDA graph
+    asked = {"workspace": 1 << 28, "level": 0, "version_compatible": False, "user_allocation": capturable}
+    assert report.options == asked
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ GOOD = {"codes": ((1, 8, 1), (1, 8, 32), (2, 8, 64))}
 @pytest.mark.parametrize(
     ("inputs", "complaint"),
     [
-        ({}, "codes: missing; its shape Bx8xT has free dimensions"),
+        ({}, "codes: missing, and its shape Bx8xT has free dimensions"),
         (GOOD | {"mask": GOOD["codes"]}, "mask: the graph has no such input"),
         ({"codes": ((1, 8), (1, 8), (2, 8))}, "codes: 1x8 has 2 axes, the input Bx8xT has 3"),
         ({"codes": ((1, 8, 1), (1, 9, 32), (2, 8, 64))}, "codes, axis 1: is always 8, the profile says 8/9/8"),

@@ -147,7 +147,8 @@ def test_nbits_graph_has_no_other_products_left(tiny, label, share):
     assert found["MatMulNBits"] == products and not found["MatMul"]
     assert found["GatherBlockQuantized"] == 9
     manifest = read_manifest(path)
-    assert (manifest.form, manifest.activations, manifest.block_size) == ("nbits", "float32", 32)
+    block = 32 if label.startswith("int8") else 128
+    assert (manifest.form, manifest.activations, manifest.block_size) == ("nbits", "float32", block)
     assert manifest.quantised == {"Gather": 3, "MatMul": 4 * (c.n_layer + c.n_fast_layer) + 2}
     assert size(path) < share * 2 * size(tiny.half["frame"])
     bits = {
@@ -241,6 +242,10 @@ def test_export_says_who_makes_int8(exported, tmp_path):
 
 
 def test_an_embedding_that_blocks_do_not_divide(exported, tmp_path):
+    paths = quantise_graphs(
+        exported.checkpoint, precision="int4", form="nbits", graphs=["prefill"], folder=exported.root, into=tmp_path
+    )
+    assert read_manifest(paths["prefill"]).block_size == 32  # embeddings are 32 wide
     with pytest.raises(GraphError, match="no multiple of the block size 64"):
         quantise_graphs(
             exported.checkpoint, form="nbits", graphs=["prefill"], block_size=64, folder=exported.root, into=tmp_path

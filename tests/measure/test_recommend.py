@@ -55,7 +55,7 @@ def test_an_agent_may_never_fall_behind() -> None:
     for row in record["rows"]:
         row["ms_p95"] = None if row["ms_p95"] is None else 60.0
     nobody = recommend(record, ALL, AGENT)
-    assert nobody.candidate is None and nobody.row()["use"] == "nothing measured here"
+    assert nobody.candidate is None and nobody.row()["use"] == "none"
 
 
 def test_a_small_gpu_is_not_offered_what_does_not_fit() -> None:

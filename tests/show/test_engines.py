@@ -40,7 +40,6 @@ def shown_build(graph: Path) -> tuple[BuildProgress, BuildReport]:
             flavour="tensorrt_rtx",
             folder=graph.parent / "engines",
             progress=shown,
-            cancel=shown.cancelled,
         )
     return shown, report
 
@@ -90,7 +89,9 @@ def test_what_was_not_measured_is_not_drawn() -> None:
     assert [p.get_height() for p in sizes.patches] == [64.0, 39.6, 18.8]
     assert [p.get_height() for p in seconds.patches] == [14.2, 2.7]
     assert to_hex(sizes.patches[0].get_facecolor()) != to_hex(sizes.patches[1].get_facecolor())
-    assert {"tiny, here", "64", "2.7", "float32"} <= set(text_in(figure).split("\n"))
+    assert {"tiny, here", "64", "2.7", "float32", "build, seconds"} <= set(text_in(figure).split("\n"))
+    used = plot_builds({"tiny": [row | {"cpu_seconds": 3.0} for row in rows]}, seconds="cpu_seconds")
+    assert [p.get_height() for p in used.axes[1].patches] == [3.0] * 3 and "build, CPU seconds" in text_in(used)
 
 
 def test_pictures_are_small(graph: Path) -> None:
@@ -122,7 +123,6 @@ def test_stopping_ends_the_build_and_says_so(graph: Path, tmp_path: Path) -> Non
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed: no engines are built here")
     shown = BuildProgress("little")
     with pytest.raises(BuildCancelled), shown:
-        shown.stop()
         build_engine(
             graph,
             default_profile(graph, sizes=SIZES),
@@ -130,7 +130,7 @@ def test_stopping_ends_the_build_and_says_so(graph: Path, tmp_path: Path) -> Non
             flavour="tensorrt_rtx",
             folder=tmp_path,
             progress=shown,
-            cancel=shown.cancelled,
+            cancel=lambda: True,
         )
     assert "ended by BuildCancelled" in shown.line
     assert not list(tmp_path.rglob("*.engine"))
@@ -143,7 +143,7 @@ def test_nothing_built_is_said_too() -> None:
 
 
 def test_in_a_kernel_it_is_a_widget_that_leaves_a_line() -> None:
-    """In a real kernel: the widget is shown first, with its button; what remains is text."""
+    """In a real kernel: the widget is shown first; what remains is text."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -151,18 +151,55 @@ def test_in_a_kernel_it_is_a_widget_that_leaves_a_line() -> None:
 from fstrt_helpers.show.engines import BuildProgress
 with BuildProgress("little") as shown:
     shown("Parsing", 0, 4)
-    bar, button = shown._bar, shown._button
-    print(bar.max, button.description, type(shown._box).__name__)
-    button.click()
-    print(shown.cancelled())
+    print(shown._bar.max, shown._text.value)
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     NotebookClient(notebook, timeout=120, kernel_name="python3", extra_arguments=["--log-level=ERROR"]).execute()
     outputs = notebook.cells[0].outputs
     printed = "".join(o.text for o in outputs if o.output_type == "stream")
-    assert printed == "4 Stop HBox\nTrue\n"
+    assert printed == "4 little: Parsing 0/4\n"
     (shown,) = [o.data for o in outputs if o.output_type == "display_data"]
     assert set(shown) == {"text/plain"} and shown["text/plain"].startswith("little: ")
+
+
+def test_interrupting_the_kernel_stops_a_build(graph: Path, tmp_path: Path) -> None:
+    """The square button of a notebook: the build ends, the line says so, and nothing is left."""
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed: no engines are built here")
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", extra_arguments=["--log-level=ERROR"])
+    try:
+        client.execute(f"""
+import time
+from pathlib import Path
+from fstrt_helpers.engines.build import build_engine
+from fstrt_helpers.engines.profile import default_profile
+from fstrt_helpers.show.engines import BuildProgress
+graph, said = Path({str(graph)!r}), []
+def waits():
+    if not said:
+        said.append(print("building"))
+    time.sleep(0.2)
+    return False
+with BuildProgress("little") as shown:
+    build_engine(graph, default_profile(graph, sizes={SIZES!r}), precision="float16", flavour="tensorrt_rtx",
+                 folder={str(tmp_path)!r}, progress=shown, cancel=waits)
+""")
+        shown, failure, interrupted = "", "", False
+        while not failure:
+            message = client.get_iopub_msg(timeout=120)
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream" and "building" in content["text"] and not interrupted:
+                manager.interrupt_kernel()
+                interrupted = True
+            if kind == "update_display_data":
+                shown = content["data"]["text/plain"]
+            failure = content["ename"] if kind == "error" else ""
+        assert failure == "KeyboardInterrupt" and shown.startswith("little: ended by KeyboardInterrupt")
+        assert not list(tmp_path.rglob("*.engine"))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def test_importing_loads_neither_matplotlib_nor_widgets_nor_tensorrt() -> None:

@@ -41,7 +41,7 @@ CANDIDATES = {
         Candidate("upstream-eager", "upstream's own code", ("float32",), ("bfloat16", "float16"), ("fish_speech_lib",)),
         Candidate("upstream-compile", "the same, torch.compile", (), ("bfloat16", "float16"), ("fish_speech_lib",)),
         Candidate("torch", "our modules, PyTorch eager", ("float32", "bfloat16"), (*_HALF, "float32")),
-        Candidate("torch-cudagraph", "our frame as one captured CUDA graph", (), (*_HALF, "float32", "int8")),
+        Candidate("torch-cudagraph", "our frame as one captured CUDA graph", (), (*_HALF, "float32")),
         Candidate("ort-cpu", "exported graphs, ONNX Runtime", ("float32", "int8", "int4"), (), ("onnxruntime",)),
         Candidate("ort-cuda", "exported graphs, ONNX Runtime", (), ("float16", "float32"), ("onnxruntime",)),
         Candidate("ort-cuda-graph", "the same, as a CUDA graph", (), ("float16", "float32"), ("onnxruntime",)),
