@@ -115,7 +115,8 @@ def recommend(record: Mapping[str, Any], verdicts: Sequence[Verdict], user: str)
         else:
             options.append(_Option(frame, found[0], found[1], quality))
     if not options:
-        return Recommendation(user, None, None, None, "none that passed the gate is fit for it", "", "", tuple(passed_over))
+        nobody = "none that passed the gate is fit for it"
+        return Recommendation(user, None, None, None, nobody, "", "", tuple(passed_over))
     best, *others = sorted(options, key=lambda option: option.rank)
     after = f"{others[0].row['candidate']} {others[0].row['precision']}: {others[0].figure}" if others else ""
     names = (best.row[key] for key in ("candidate", "precision", "device"))

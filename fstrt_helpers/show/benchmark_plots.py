@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..measure.parts import FRAME_SECONDS
 from ..measure.recommend import base_rows
 from ..measure.verdicts import Verdict, find_verdict
-from .benchmark_tables import machine_label
+from .benchmark_tables import panel_title
 from .plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, _figure, _plain
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def plot_speed(records: Records) -> Figure:
     records = _with(records, "frame")
     most = max((len(base_rows(record["rows"])) for record in records.values()), default=1)
     figure, panels = _panels(records, "milliseconds per frame by candidate", (0.9 + 0.3 * most) * _lines(records))
-    for axes, record in zip(panels, records.values(), strict=True):
+    for axes, (source, record) in zip(panels, records.items(), strict=True):
         rows = base_rows(record["rows"])
         for place, (key, row) in enumerate(rows.items()):
             ms, late = row["ms_median"], row["ms_p95"] - row["ms_median"]
@@ -103,7 +103,7 @@ def plot_speed(records: Records) -> Figure:
         axes.set_xlim(right=2.5 * max([_FRAME_MS, *(row["ms_p95"] for row in rows.values())]))
         axes.invert_yaxis()
         plain_ticks(axes.xaxis)
-        _plain(axes, machine_label(record), "ms per frame of 46.4 ms, logarithmic")
+        _plain(axes, panel_title(source, record), "ms per frame of 46.4 ms, logarithmic")
     return figure
 
 
@@ -117,7 +117,7 @@ def plot_spoken(records: Records) -> Figure:
     stages = {"text": INK, "prefill": PURPLE, "frames": BLUE, "codec": ORANGE, "rest": GREY}
     most = max((len(base_rows(record["rows"], "pipeline")) for record in records.values()), default=1)
     figure, panels = _panels(records, "time by stage", (1.1 + 0.3 * most) * _lines(records))
-    for axes, record in zip(panels, records.values(), strict=True):
+    for axes, (source, record) in zip(panels, records.items(), strict=True):
         rows = base_rows(record["rows"], "pipeline")
         for place, row in enumerate(rows.values()):
             spans = {name: row["stages"].get(name) or 0.0 for name in stages}
@@ -133,7 +133,7 @@ def plot_spoken(records: Records) -> Figure:
         axes.set_xlim(right=1.5 * max([0.7, *(row["rtf"] or 0.0 for row in rows.values())]))
         axes.set_yticks(range(len(rows)), [_name(key) for key in rows])
         axes.invert_yaxis()
-        _plain(axes, machine_label(record), "seconds of work per second of audio")
+        _plain(axes, panel_title(source, record), "seconds of work per second of audio")
     if records:
         figure.legend(loc="outside upper right", ncols=5, fontsize=8, frameon=False)
     return figure
@@ -145,7 +145,7 @@ def plot_memory(records: Records) -> Figure:
     parts = {"loaded": BLUE, "added by running": ORANGE, "peak above that": GREY}
     most = max((len(base_rows(record["rows"])) for record in records.values()), default=1)
     figure, panels = _panels(records, "memory by candidate", (1.1 + 0.3 * most) * _lines(records))
-    for axes, record in zip(panels, records.values(), strict=True):
+    for axes, (source, record) in zip(panels, records.items(), strict=True):
         rows = base_rows(record["rows"])
         for place, (key, row) in enumerate(rows.items()):
             witness = "driver_mb" if key[2] == "cuda" else "host_mb"
@@ -161,7 +161,7 @@ def plot_memory(records: Records) -> Figure:
         axes.set_yticks(range(len(rows)), [_name(key) for key in rows])
         axes.invert_yaxis()
         witness = "by the GPU's driver" if record["machine"]["gpu"] else "resident, beyond Python's own"
-        _plain(axes, machine_label(record), f"MB, {witness}")
+        _plain(axes, panel_title(source, record), f"MB, {witness}")
     if records:
         figure.legend(loc="outside upper right", ncols=3, fontsize=8, frameon=False)
     return figure
@@ -175,7 +175,7 @@ def plot_quality(records: Records, verdicts: Sequence[Verdict]) -> Figure:
     """
     records = _with(records, "frame")
     figure, panels = _panels(records, "speed against quality", 2.6 * _lines(records))
-    for axes, record in zip(panels, records.values(), strict=True):
+    for axes, (source, record) in zip(panels, records.items(), strict=True):
         shown = []
         for key, row in base_rows(record["rows"]).items():
             agreement = _agreement(verdicts, key)
@@ -194,7 +194,7 @@ def plot_quality(records: Records, verdicts: Sequence[Verdict]) -> Figure:
         axes.margins(x=0.25)
         plain_ticks(axes.xaxis)
         axes.set_yticks([0.01, 0.1, 1, 10], ["0", "0.1", "1", "10"])
-        _plain(axes, machine_label(record), "ms per frame", "other draws than\nfloat32 (%), inverted")
+        _plain(axes, panel_title(source, record), "ms per frame", "other draws than\nfloat32 (%), inverted")
     return figure
 
 
@@ -214,7 +214,7 @@ def plot_growth(records: Records) -> Figure:
     grid = figure.subplots(max(1, len(records)), 3, squeeze=False)
     if not records:
         grid[0][1].text(0.5, 0.5, "no record holds this yet", ha="center", va="center")
-    for panels, record in zip(grid, records.values(), strict=False):
+    for panels, (source, record) in zip(grid, records.items(), strict=False):
         rows = record["rows"]
         for key, base in base_rows(rows).items():
             mine = [r for r in rows if (r["candidate"], r["precision"], r["device"]) == key and r["not_run"] is None]
@@ -239,7 +239,9 @@ def plot_growth(records: Records) -> Figure:
             measured = sorted({float(x) for line in axes.get_lines() for x in line.get_xdata()})
             axes.set_xticks(measured, [f"{x:.0f}" for x in measured], rotation=45 if len(measured) > 4 else 0)
             axes.set_xticks([], minor=True)
-            _plain(axes, machine_label(record) if axes is panels[0] else "", name, "ms" if axes is panels[0] else "")
+            _plain(
+                axes, panel_title(source, record) if axes is panels[0] else "", name, "ms" if axes is panels[0] else ""
+            )
         panels[2].legend(
             handles=panels[1].get_lines(), fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)
         )
@@ -254,7 +256,7 @@ def plot_throughput(records: Records) -> Figure:
         if any(row["graph"] == "frame" and row["batch"] > 1 and row["not_run"] is None for row in record["rows"])
     }
     figure, panels = _panels(chosen, "throughput against batch", 2.8 * _lines(chosen))
-    for axes, record in zip(panels, chosen.values(), strict=True):
+    for axes, (source, record) in zip(panels, chosen.items(), strict=True):
         rows = [row for row in record["rows"] if row["graph"] == "frame" and row["not_run"] is None]
         for key, base in base_rows(rows).items():
             place = (base["capacity"], base["position"])
@@ -275,5 +277,5 @@ def plot_throughput(records: Records) -> Figure:
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.axhline(1e3 / _FRAME_MS, color=INK, linestyle=":", linewidth=1)
         axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        _plain(axes, machine_label(record), "rows", "frames per second")
+        _plain(axes, panel_title(source, record), "rows", "frames per second")
     return figure

@@ -18,6 +18,7 @@ __all__ = [
     "machine_label",
     "machines_table",
     "missing_table",
+    "panel_title",
     "recommendation_table",
     "speed_table",
     "verdict_table",
@@ -32,6 +33,11 @@ def machine_label(record: Record) -> str:
     machine = record["machine"]
     name = machine["gpu"] or f"{machine['cores']} CPU cores"
     return f"{name}, {record['rows'][0]['checkpoint'].split(' (')[0]}"
+
+
+def panel_title(name: str, record: Record) -> str:
+    """The same and the name of the record, since two of one machine may stand side by side."""
+    return f"{machine_label(record)} ({name})"
 
 
 def machines_table(records: Records) -> Table:
@@ -143,11 +149,12 @@ def growth_table(records: Records) -> Table:
             except ParameterError as error:
                 line["remark"] = error.what
             else:
+                unknown = 1 + (fit.per_position is not None) + (fit.per_capacity is not None)
                 line |= {
                     "empty cache (ms)": fit.base,
                     "per 1000 filled (ms)": fit.per_position,
                     "per 1000 allocated (ms)": fit.per_capacity,
-                    "explains": f"{fit.r2:.0%}",
+                    "explains": f"{fit.r2:.0%}" if fit.count > unknown else "no points to spare",
                     "points": fit.count,
                 }
             lines.append(line)

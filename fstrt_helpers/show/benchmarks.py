@@ -91,7 +91,8 @@ def _introduction(record: Mapping[str, Any]) -> str:
     """Machine, date, the point that was measured, and whether the machine was busy with something else."""
     machine, base = record["machine"], base_rows(record["rows"])
     facts = [machine["cpu"], record["date"][:10]]
-    facts += [f"commit {record['commit'][:8]}"] * bool(record["commit"])
+    if record["commit"]:
+        facts.append(f"commit {record['commit'][:8]}")
     text = f"**{machine_label(record)}** ({', '.join(facts)})."
     first = next((row for key, row in base.items() if not key[0].startswith("upstream")), None)
     ships = next((row for key, row in base.items() if key[0].startswith("upstream")), None)

@@ -9,7 +9,7 @@ from ..checkpoint_config import DualARConfig
 from ..full_random import OFFICIAL_CONFIG
 from ..measure.roofline import frame_work
 from .benchmark_plots import _panels, candidate_colour, plain_ticks
-from .benchmark_tables import machine_label
+from .benchmark_tables import panel_title
 from .plots import INK, _plain
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ def plot_roofline(records: Mapping[str, Mapping[str, Any]]) -> Figure:
         plain_ticks(axes.xaxis)
         plain_ticks(axes.yaxis)
         axes.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        _plain(axes, machine_label(record), "operations per byte", "10⁹ operations per second")
+        _plain(axes, panel_title(name, record), "operations per byte", "10⁹ operations per second")
     return figure
