@@ -98,7 +98,8 @@ def _introduction(record: Mapping[str, Any]) -> str:
     ships = next((row for key, row in base.items() if key[0].startswith("upstream")), None)
     if first:
         text += f" KV cache of {first['capacity']} columns, {first['position']} filled"
-        text += f"; upstream as it ships allocates {ships['capacity']}." if ships else "."
+        how = "as it ships allocates" if ships and ships["note"] == "as it ships" else "was given"
+        text += f"; upstream {how} {ships['capacity']}." if ships else "."
     load = max(record["settings"].get("load", [0.0]), default=0.0)
     if load > machine["cores"] + 1:
         text += (
