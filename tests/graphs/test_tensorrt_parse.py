@@ -10,6 +10,8 @@ import onnx
 import pytest
 import torch
 
+from fstrt_helpers.engines.flavour import load_trt
+from fstrt_helpers.engines.listen import collect_log, trt_logger
 from fstrt_helpers.errors import GraphError, ParameterError
 from fstrt_helpers.graphs.capacity import fix_capacity, free_dimensions
 from fstrt_helpers.graphs.export import export_graphs
@@ -34,22 +36,18 @@ def fixed_file(path: Path, capacity: int = CAPACITY) -> Path:
 def build(trt, path: Path, target: str = "SM86") -> SimpleNamespace:
     """Parses a graph by its path and builds it; every complaint ends up in an AssertionError."""
 
-    class Log(trt.ILogger):
-        def __init__(self) -> None:
-            super().__init__()
-            self.problems: list[str] = []
+    flavour = load_trt("tensorrt_rtx")
+    with collect_log(flavour) as problems:
+        return _build(trt, path, target, trt_logger(flavour), problems)
 
-        def log(self, severity, message) -> None:
-            if severity <= trt.ILogger.Severity.WARNING and "Int64 binding" not in message:
-                self.problems.append(message)
 
-    log = Log()
+def _build(trt, path: Path, target: str, log, problems: list[tuple[str, str]]) -> SimpleNamespace:
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
     parsed = parser.parse_from_file(str(path))
     errors = [parser.get_error(i).desc() for i in range(parser.num_errors)]
-    assert parsed and not errors, f"{path.name} does not parse: {errors} {log.problems}"
+    assert parsed and not errors, f"{path.name} does not parse: {errors} {problems}"
     config, profile = builder.create_builder_config(), builder.create_optimization_profile()
     config.num_compute_capabilities = 1
     config.set_compute_capability(getattr(trt.ComputeCapability, target), 0)
@@ -63,8 +61,10 @@ def build(trt, path: Path, target: str = "SM86") -> SimpleNamespace:
     kinds = Counter(str(network.get_layer(i).type).rpartition(".")[2] for i in range(network.num_layers))
     outputs = {network.get_output(i).name: network.get_output(i).dtype for i in range(network.num_outputs)}
     plan = builder.build_serialized_network(network, config)
-    assert plan is not None, f"{path.name} does not build: {log.problems}"
-    return SimpleNamespace(bytes=plan.nbytes, kinds=kinds, outputs=outputs, problems=log.problems)
+    assert plan is not None, f"{path.name} does not build: {problems}"
+    return SimpleNamespace(
+        bytes=plan.nbytes, kinds=kinds, outputs=outputs, problems=[message for _, message in problems]
+    )
 
 
 @pytest.mark.parametrize("graph", ["codec_decode", "codec_encode"])
