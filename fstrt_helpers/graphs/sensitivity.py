@@ -20,7 +20,7 @@ from ..checkpoint import Checkpoint, DualARConfig
 from ..errors import GraphError, ParameterError
 from ..runtimes.base import Runtime
 from ..tables import html_table, text_table
-from .parity import forced_draws
+from .parity import comparable, forced_draws
 from .precision import groups, quantise_graphs
 from .spec import LOGITS
 
@@ -227,9 +227,7 @@ def logit_divergence(
     p, q = (torch.stack([_pad(x, max(sizes)) for x in r[0].split(sizes, dim=1)], dim=1) for r in (reference, other))
     p, q = p.double().log_softmax(-1), q.double().log_softmax(-1)  # [T, 8, V]
     nats = torch.where(p.isinf(), 0.0, p.exp() * (p - q)).sum(-1).numpy()
-    same = np.cumprod(reference[1][:, :-1] == other[1][:, :-1], axis=1).astype(bool)
-    counts = np.concatenate([np.ones_like(same[:, :1]), same], axis=1)
-    return float(nats[counts].mean())
+    return float(nats[comparable(reference[1], other[1])].mean())
 
 
 def _pad(logits: Tensor, width: int) -> Tensor:

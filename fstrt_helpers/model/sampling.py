@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["PENALTY_WINDOW", "draw_noise", "penalise", "probabilities", "sample"]
+__all__ = ["PENALTY_WINDOW", "penalise", "probabilities", "sample"]
 
 PENALTY_WINDOW = 16
 """Frames the repetition penalty looks back over."""
@@ -71,9 +71,3 @@ def sample(
     p, index = probabilities(penalise(logits.float(), ids, window, penalty), temperature, top_p)
     best = torch.argmax(p / noise.gather(-1, index), dim=-1, keepdim=True)
     return ids[index.gather(-1, best)[:, 0]]
-
-
-def draw_noise(batch: int, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Exp(1) noise for one frame, float32 [B, sum(sizes)], on the generator's device."""
-    shape = (batch, sum(sizes))
-    return torch.empty(shape, device=generator.device).exponential_(1, generator=generator)
